@@ -1,7 +1,7 @@
 //! Initial inputs of searches.
 
 use crate::state;
-use ebb_format::record::{GroupId, Term};
+use ebb_format::record::{GroupId, Position, Term};
 use ebb_format::segment::VolumeId;
 use ebb_format::snapshot::{SnapshotHeader, SnapshotWriter};
 use ebb_model::*;
@@ -24,6 +24,7 @@ pub fn snapshots() -> Vec<Vec<u8>> {
         group: GroupId(1),
         term: Term(1),
         index: LogIndex(1),
+        position: Position(1),
         version: Version(1),
     };
     for partition in state::partitions() {

@@ -12,7 +12,7 @@
 use crate::body::{self, u32_at, u64_at};
 use crate::segment::Generation;
 use crate::{Format, FormatError, crc32c};
-use ebb_model::{Command, Incarnation, LogIndex};
+use ebb_model::{Command, ExtentCommand, Incarnation, LogIndex};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::ops::RangeInclusive;
@@ -24,48 +24,87 @@ use std::ops::RangeInclusive;
 pub struct RecordHeader {
     /// Generation of the segment that holds the record.
     pub generation: Generation,
+    /// Of a marker: [`GroupId::LOCAL`].
     pub group: GroupId,
     /// Number of the record in the node's log, markers included.
     pub position: Position,
     /// All records up to this one were durable when this record was written. Damage to them is
     /// corruption, not a write that never arrived.
     pub synced: Position,
+    /// Term of the group. Of a marker: of the run.
     pub term: Term,
-    /// Index of the command. A marker repeats the index of the last command before it.
+    /// Index of the command in its group. Of a marker: 0.
     pub index: LogIndex,
 }
 
 /// Counts the records of a node's log across segments, from 1 and without gaps.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Position(pub u64);
 
-/// The partition that a record belongs to; several partitions share one stream of segments.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+/// A sequence of commands with indices of its own. All groups of a node share one stream of
+/// segments.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct GroupId(pub u32);
 
-/// Term of the leader that wrote a record.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+impl GroupId {
+    /// Commands about this node's disk. They are never sent to another node.
+    pub const LOCAL: GroupId = GroupId(0);
+
+    /// Commands of the volume's only partition. All groups but [`GroupId::LOCAL`] are partitions.
+    pub const PARTITION: GroupId = GroupId(1);
+}
+
+/// Term of the leader that wrote a record. Of [`GroupId::LOCAL`]: the number of the run.
+///
+/// Laws: the terms of a group never fall. A term and an index of a group name one command for ever,
+/// also if a power cut has taken it.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Term(pub u64);
 
-/// `C` is `&Command` where the payload is only written.
+/// `C` and `L` are references where the payload is only written.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Payload<C = Command> {
+pub enum Payload<C = Command, L = ExtentCommand> {
+    /// Of a partition's group.
     Command(C),
-    /// Commands up to `upto` are about to be acknowledged as durable: a sync follows and is
+    /// Of [`GroupId::LOCAL`].
+    Local(L),
+    /// Records up to `upto` are about to be acknowledged as durable: a sync follows and is
     /// awaited.
     Forced {
-        upto: LogIndex,
+        upto: Position,
     },
-    /// The first record of every run of a node and of every segment. Commands before it with an
-    /// index above the header's are void. Under the same `boot_id` every written byte is present.
-    /// Under another one, recovery cuts commands after the last [`Payload::Forced`]: they were
-    /// never acknowledged as durable.
-    Start {
-        boot_id: u128,
-        incarnation: Incarnation,
-        /// `upto` of the last [`Payload::Forced`], whose segment can be deleted already.
-        forced: LogIndex,
-    },
+    Start(Start),
+}
+
+/// The first record of every run of a node and of every segment. Records behind `cut` and before
+/// this one are void, in all groups. Under the same `boot_id` every written byte is present. Under
+/// another one, recovery cuts records after the last [`Payload::Forced`]: they were never
+/// acknowledged as durable.
+///
+/// Law: `forced <= cut`, and `cut` is below the position of the record.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Start {
+    pub boot_id: u128,
+    pub incarnation: Incarnation,
+    /// `upto` of the last [`Payload::Forced`], whose segment can be deleted already.
+    pub forced: Position,
+    pub cut: Position,
+    /// All groups of the log, by id, beginning with [`GroupId::LOCAL`].
+    pub groups: Vec<GroupTail>,
+}
+
+/// The state of a group at the cut of a [`Start`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GroupTail {
+    pub group: GroupId,
+    /// Of the group's next command, or lower than that.
+    pub term: Term,
+    /// Of the group's last command; 0 if it has none.
+    pub index: LogIndex,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,12 +129,13 @@ pub enum Decoded {
 
 /// Appends the record to `out`; on error `out` is unchanged. Consecutive records stay aligned
 /// within the buffer.
-pub fn encode<C: Borrow<Command>>(
+pub fn encode<C: Borrow<Command>, L: Borrow<ExtentCommand>>(
     header: &RecordHeader,
-    payload: &Payload<C>,
+    payload: &Payload<C, L>,
     out: &mut Vec<u8>,
 ) -> Result<(), FormatError> {
     let (kind, bytes) = write_payload(payload)?;
+    assert!(is_of_group(kind, header.group), "kind {kind} in group {}", header.group.0);
     let start = out.len();
     out.resize(start + record_bytes(bytes.len()), 0);
     let (head, lines) = out[start..].split_at_mut(LINE_BYTES);
@@ -177,16 +217,25 @@ pub(crate) const fn record_bytes(payload_bytes: usize) -> usize {
 /// lines.
 pub const LINE_BYTES: usize = 64;
 
-/// Longest payload: a batch of installed names, or one command's attributes, fits with room to
-/// spare. File data does not pass through the log.
-pub const MAX_PAYLOAD_BYTES: usize = (1 << 20) + (64 << 10);
+/// Longest payload: a batch of installed names, or the extended attributes of one inode, 512 KiB
+/// each, with room to spare for keys and links. A record fits a message between nodes, of 1 MiB +
+/// 64 KiB. File data does not pass through the log.
+pub const MAX_PAYLOAD_BYTES: usize = 768 << 10;
 
 /// Longest record.
 pub const MAX_RECORD_BYTES: usize = record_bytes(MAX_PAYLOAD_BYTES);
 
-/// Longest [`Payload::Forced`] or [`Payload::Start`]: a boot id of 19 bytes, an incarnation and
-/// an index of 10 each fit one line.
-pub const MARKER_BYTES: usize = record_bytes(CONTENT_BYTES);
+/// Longest [`Payload::Forced`]: a position of 10 bytes fits one line.
+pub const FORCED_BYTES: usize = record_bytes(CONTENT_BYTES);
+
+/// Longest [`Start`] of a log with so many groups: a boot id of 19 bytes, three numbers of 10 and
+/// the number of groups of 2; of each group an id of 5 bytes and two numbers of 10.
+pub const fn start_bytes(groups: usize) -> usize {
+    record_bytes(19 + 3 * 10 + 2 + groups * (5 + 2 * 10))
+}
+
+/// Most groups of one log. A [`Start`] lists all of them.
+pub const MAX_GROUPS: usize = 256;
 
 /// Payload bytes of a line, which follow its tag.
 const CONTENT_BYTES: usize = LINE_BYTES - 1;
@@ -205,11 +254,13 @@ pub(crate) const PAYLOAD_CRC_AT: usize = 48;
 pub(crate) const KIND_AT: usize = 52;
 const VERSION_AT: usize = 53;
 
-const VERSION: u8 = 1;
+/// Version 1 had one group, and counted forced records by its indices (release 0.1.0).
+const VERSION: u8 = 2;
 
 const COMMAND: u8 = 1;
 const FORCED: u8 = 2;
 const START: u8 = 3;
+const LOCAL: u8 = 8;
 
 /// Reserved for a newer release, which writes them with the next version: of consensus 4 hard
 /// state, 5 configuration and 6 base after an installed snapshot, and 7 leases. To skip one would
@@ -218,20 +269,20 @@ const RESERVED: RangeInclusive<u8> = 4..=7;
 
 #[derive(Serialize, Deserialize)]
 struct Forced {
-    upto: LogIndex,
+    upto: Position,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Start {
-    boot_id: u128,
-    incarnation: Incarnation,
-    forced: LogIndex,
+/// Whether records of this kind can be of the group.
+fn is_of_group(kind: u8, group: GroupId) -> bool {
+    (group == GroupId::LOCAL) == (kind != COMMAND)
 }
 
 /// Initial capacity; most commands are shorter.
 const USUAL_BYTES: usize = 256;
 
-fn write_payload<C: Borrow<Command>>(payload: &Payload<C>) -> Result<(u8, Vec<u8>), FormatError> {
+fn write_payload<C: Borrow<Command>, L: Borrow<ExtentCommand>>(
+    payload: &Payload<C, L>,
+) -> Result<(u8, Vec<u8>), FormatError> {
     let format = Format::Record;
     let mut bytes = Vec::with_capacity(USUAL_BYTES);
     let kind = match payload {
@@ -239,12 +290,17 @@ fn write_payload<C: Borrow<Command>>(payload: &Payload<C>) -> Result<(u8, Vec<u8
             body::append(format, command.borrow(), &mut bytes)?;
             COMMAND
         }
+        Payload::Local(command) => {
+            body::append(format, command.borrow(), &mut bytes)?;
+            LOCAL
+        }
         &Payload::Forced { upto } => {
             body::append(format, &Forced { upto }, &mut bytes)?;
             FORCED
         }
-        &Payload::Start { boot_id, incarnation, forced } => {
-            body::append(format, &Start { boot_id, incarnation, forced }, &mut bytes)?;
+        Payload::Start(start) => {
+            assert!(is_in_order(&start.groups), "the groups of a start are in order");
+            body::append(format, start, &mut bytes)?;
             START
         }
     };
@@ -340,15 +396,20 @@ fn read_payload(whole: &Whole<'_>) -> Result<Payload, FormatError> {
     }
     bytes.truncate(whole.payload_bytes);
     let offset = LINE_BYTES as u64;
-    Ok(match whole.kind {
+    let payload = match whole.kind {
         COMMAND => Payload::Command(body::read(format, offset, &bytes)?),
+        LOCAL => Payload::Local(body::read(format, offset, &bytes)?),
         FORCED => {
             let Forced { upto } = body::read(format, offset, &bytes)?;
             Payload::Forced { upto }
         }
         START => {
-            let Start { boot_id, incarnation, forced } = body::read(format, offset, &bytes)?;
-            Payload::Start { boot_id, incarnation, forced }
+            let start: Start = body::read(format, offset, &bytes)?;
+            if !is_in_order(&start.groups) {
+                let what = "the groups of a start record are not in order".into();
+                return Err(FormatError::Invalid { format, offset, what });
+            }
+            Payload::Start(start)
         }
         kind if RESERVED.contains(&kind) => {
             return Err(FormatError::Version { format, found: VERSION + 1, known: VERSION });
@@ -360,5 +421,17 @@ fn read_payload(whole: &Whole<'_>) -> Result<Payload, FormatError> {
                 what: format!("record kind {kind} is not supported"),
             });
         }
-    })
+    };
+    if !is_of_group(whole.kind, whole.header.group) {
+        let what = format!("record kind {} in group {}", whole.kind, whole.header.group.0);
+        return Err(FormatError::Invalid { format, offset: GROUP_AT as u64, what });
+    }
+    Ok(payload)
+}
+
+/// The law of [`Start::groups`].
+fn is_in_order(groups: &[GroupTail]) -> bool {
+    groups.len() <= MAX_GROUPS
+        && groups.first().is_some_and(|first| first.group == GroupId::LOCAL)
+        && groups.is_sorted_by(|one, next| one.group < next.group)
 }

@@ -1,4 +1,4 @@
-//! A snapshot of a partition as a stream (`docs/format/snapshot.md`): a header, frames of one value
+//! A snapshot of a group's state as a stream (`docs/format/snapshot.md`): a header, frames of one value
 //! each, and an end mark. Neither direction does I/O: the writer returns bytes to write, the reader
 //! is fed bytes as they arrive.
 //!
@@ -9,7 +9,7 @@
 
 use crate::body::{self, bytes_at, u32_at, u64_at};
 use crate::checksum::crc32c_of;
-use crate::record::{GroupId, Term};
+use crate::record::{GroupId, Position, Term};
 use crate::segment::VolumeId;
 use crate::{Format, FormatError};
 use bytes::{Buf, Bytes, BytesMut};
@@ -24,7 +24,10 @@ pub struct SnapshotHeader {
     /// Term and index of the last command that the snapshot includes.
     pub term: Term,
     pub index: LogIndex,
-    /// The last version that the partition had assigned.
+    /// The snapshot includes the group's commands up to this position of the log, and none behind
+    /// it.
+    pub position: Position,
+    /// The last version that the partition had assigned; 0 of [`GroupId::LOCAL`].
     pub version: Version,
 }
 
@@ -47,6 +50,7 @@ impl SnapshotWriter {
         out.extend_from_slice(&header.volume.0.to_le_bytes());
         out.extend_from_slice(&header.term.0.to_le_bytes());
         out.extend_from_slice(&header.index.0.to_le_bytes());
+        out.extend_from_slice(&header.position.0.to_le_bytes());
         out.extend_from_slice(&header.version.0.to_le_bytes());
         let crc = crc32c_of(&[&out]);
         out.extend_from_slice(&crc.to_le_bytes());
@@ -190,24 +194,38 @@ impl SnapshotReader {
         if !self.buffer.starts_with(&MAGIC[..self.buffer.len().min(MAGIC.len())]) {
             return Err(FormatError::Foreign { format });
         }
-        if self.buffer.len() < HEADER_BYTES {
+        if self.buffer.len() <= VERSION_AT {
             return Ok(None);
         }
-        let bytes = self.take(HEADER_BYTES);
-        let crc = u32_at(&bytes, HEADER_CRC_AT);
-        if crc32c_of(&[&bytes[..HEADER_CRC_AT]]) != crc {
+        let is_old = self.buffer[VERSION_AT] == VERSION_0_1_0;
+        let header_bytes = if is_old { HEADER_BYTES_0_1_0 } else { HEADER_BYTES };
+        if self.buffer.len() < header_bytes {
+            return Ok(None);
+        }
+        let bytes = self.take(header_bytes);
+        let (fields, crc) = bytes.split_at(header_bytes - CRC_BYTES);
+        let crc = u32_at(crc, 0);
+        if crc32c_of(&[fields]) != crc {
             return Err(FormatError::Checksum { format, offset: 0, what: "the header" });
         }
-        if bytes[VERSION_AT] != VERSION {
+        if !is_old && bytes[VERSION_AT] != VERSION {
             return Err(FormatError::Version { format, found: bytes[VERSION_AT], known: VERSION });
         }
         self.state = State::Frames { crc, frames: 0 };
+        let (group, position, version_at) = match is_old {
+            true => (GroupId::PARTITION, Position(0), POSITION_AT),
+            false => {
+                let position = Position(u64_at(&bytes, POSITION_AT));
+                (GroupId(u32_at(&bytes, GROUP_AT)), position, POSITION_AT + 8)
+            }
+        };
         Ok(Some(Part::Header(SnapshotHeader {
-            group: GroupId(u32_at(&bytes, 12)),
+            group,
             volume: VolumeId(u128::from_le_bytes(bytes_at(&bytes, 16))),
             term: Term(u64_at(&bytes, 32)),
             index: LogIndex(u64_at(&bytes, 40)),
-            version: Version(u64_at(&bytes, 48)),
+            position,
+            version: Version(u64_at(&bytes, version_at)),
         })))
     }
 
@@ -259,13 +277,21 @@ impl SnapshotReader {
     }
 }
 
-/// `magic 8 | version u8 | zeros 3 | group u32 | volume u128 | term u64 | index u64 | version u64 |
-/// crc32c u32`
-pub(crate) const HEADER_BYTES: usize = 60;
-pub(crate) const HEADER_CRC_AT: usize = 56;
+/// `magic 8 | version u8 | zeros 3 | group u32 | volume u128 | term u64 | index u64 | position u64 |
+/// version u64 | crc32c u32`
+pub(crate) const HEADER_BYTES: usize = HEADER_CRC_AT + CRC_BYTES;
+pub(crate) const HEADER_CRC_AT: usize = 64;
+const CRC_BYTES: usize = 4;
 const MAGIC: &[u8; 8] = b"EBBSNAP\x01";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const VERSION_AT: usize = 8;
+const GROUP_AT: usize = 12;
+const POSITION_AT: usize = 48;
+
+/// Release 0.1.0 had one group, with number 0, and no position in the header. Its backups stay
+/// readable.
+const VERSION_0_1_0: u8 = 1;
+const HEADER_BYTES_0_1_0: usize = HEADER_BYTES - 8;
 
 /// `length u32 | crc32c u32`, then the content.
 pub(crate) const FRAME_PREFIX_BYTES: usize = 8;

@@ -1,17 +1,21 @@
 //! Makes an appendable log from the content of a data directory.
 
-use super::scan::{Junk, Scan, Tail, begins_below, scan, scan_before_damage};
+use super::scan::{Groups, Junk, Scan, Tail, begins_below, scan, scan_before_damage};
 use super::segments::{self, LOG_DIR, Supply};
 use super::snapshots::{self, SNAPSHOT_DIR};
 use super::*;
 use ebb_format::segment::Generation;
 
-/// The source of a node's state at a start: the snapshot, then the commands behind it.
+/// The source of a node's state at a start: the snapshots, then the commands behind them.
+///
+/// Law: the local group's snapshot is at or behind the positions of the others. It depends on their
+/// commands, and has seen those up to its position.
 pub struct Recovery {
     pub start: Start,
-    /// `None` where the log begins with the first command.
-    pub snapshot: Option<SnapshotFrames>,
-    pub commands: Commands,
+    /// The newest whole one of each group that has one. A log without a snapshot of a group begins
+    /// with the first command of that.
+    pub snapshots: BTreeMap<GroupId, SnapshotFrames>,
+    pub entries: Entries,
     /// Damage that another file makes up for: an older snapshot with the log since then stands in
     /// for the newest one, or the damaged segment is one that the snapshot was about to give up.
     /// Nothing is lost, but a disk that does this once does it again.
@@ -21,9 +25,11 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Neither a snapshot nor a command: the first state of the volume was never stored.
+    /// Neither a snapshot of a partition nor a command: the first state of the volume was never
+    /// stored.
     pub fn is_empty(&self) -> bool {
-        self.snapshot.is_none() && self.commands.last() == LogIndex(0)
+        self.snapshots.keys().all(|group| *group == GroupId::LOCAL)
+            && self.entries.last().position == Position(0)
     }
 }
 
@@ -33,9 +39,9 @@ pub enum Start {
     First,
     /// The process had ended and the machine had not: everything written is there.
     SameBoot,
-    /// The machine had been down. `dropped` commands behind `cut_after` were found and cut: they
-    /// had never been forced. Other unforced commands may have left no trace.
-    PowerCut { cut_after: LogIndex, dropped: u64 },
+    /// The machine had been down. `dropped` commands behind the position `cut_after` were found and
+    /// cut: they had never been forced. Other unforced commands may have left no trace.
+    PowerCut { cut_after: Position, dropped: u64 },
 }
 
 impl Log {
@@ -60,28 +66,41 @@ impl Log {
         Ok(read(&disk, volume).await?.0)
     }
 
-    /// The newest whole snapshot and the readable part of a damaged log behind it. A node that went
-    /// on from there would contradict later operations: it is for people to read. `None` without a
-    /// snapshot.
+    /// The newest whole snapshot of each group and the readable part of a damaged log behind them. A
+    /// node that went on from there would contradict later operations: it is for people to read.
+    /// `None` without a snapshot of a partition.
     pub async fn read_before_damage(
         disk: Rc<dyn Disk>,
         volume: VolumeId,
-    ) -> Result<Option<(SnapshotFrames, Commands)>, LogError> {
-        let Some(snapshot) = newest_whole(&*disk, volume).await? else { return Ok(None) };
+    ) -> Result<Option<(Snapshots, Entries)>, LogError> {
+        let snapshots = newest_whole(&*disk, volume).await?;
+        if snapshots.keys().all(|group| *group == GroupId::LOCAL) {
+            return Ok(None);
+        }
         let found = scan_before_damage(&*disk, volume).await?;
-        let at = snapshot.header().index;
-        let last = found.tail.as_ref().map_or(LogIndex(0), |tail| tail.index);
-        let reaches_back = found.segments.first().is_some_and(|used| used.base <= at);
-        let last = if reaches_back { last.max(at) } else { at };
-        let commands = Commands::new(
-            disk,
-            found.segments.iter().map(|used| used.generation).collect(),
-            found.cuts,
-            at,
-            last,
-        );
-        Ok(Some((snapshot, commands)))
+        let (base, last) = match (&found.segments.first(), &found.tail) {
+            (Some(first), Some(tail)) if goes_on(&first.base, &snapshots) => {
+                (first.base.position, tail.groups.frontier())
+            }
+            _ => Default::default(),
+        };
+        let entries = Entries::new(disk, generations(&found), found.cuts, &snapshots, base, last);
+        Ok(Some((snapshots, entries)))
     }
+}
+
+type Snapshots = BTreeMap<GroupId, SnapshotFrames>;
+
+/// Whether a log behind these commands goes on where each snapshot ends, or before that.
+fn goes_on(base: &Frontier, snapshots: &Snapshots) -> bool {
+    let lacks = |(group, index)| {
+        snapshots.get(&group).is_some_and(|snapshot| index > snapshot.header().index)
+    };
+    !base.indices().any(lacks)
+}
+
+fn generations(found: &Scan) -> VecDeque<Generation> {
+    found.segments.iter().map(|used| used.generation).collect()
 }
 
 async fn read(disk: &Rc<dyn Disk>, volume: VolumeId) -> Result<(Recovery, Scan), LogError> {
@@ -92,24 +111,39 @@ async fn read(disk: &Rc<dyn Disk>, volume: VolumeId) -> Result<(Recovery, Scan),
         },
         found => (found?, None),
     };
-    let (start, last) = judge(&found, disk.boot_id());
-    let (snapshot, damaged) = choose_snapshot(&**disk, volume, &found, last).await?;
-    let after = snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
-    let generations = found.segments.iter().map(|used| used.generation).collect();
-    let commands =
-        Commands::new(disk.clone(), generations, std::mem::take(&mut found.cuts), after, last);
+    if let Some(tail) = found.tail.as_ref().filter(|tail| !tail.groups.reaches(tail.forced)) {
+        // Only commands that were forced are given up with a segment.
+        let (file, offset) = end_of(&found);
+        let what =
+            format!("the last forced record is {}, and the log begins behind that", tail.forced.0);
+        return Err(LogError::Corrupt { file, offset, what });
+    }
+    let (start, kept) = judge(&found, disk.boot_id());
+    let last = kept.frontier();
+    let (snapshots, damaged) = choose_snapshots(&**disk, volume, &found, &last).await?;
+    if let Some(tail) = &mut found.tail {
+        tail.groups = kept;
+    }
+    found.segments.iter_mut().for_each(|used| used.base.cut(&last));
+    let base = found.segments.first().map(|used| used.base.position).unwrap_or_default();
+    let cuts = std::mem::take(&mut found.cuts);
+    let entries = Entries::new(disk.clone(), generations(&found), cuts, &snapshots, base, last);
     let incarnation = found.tail.as_ref().map(|tail| tail.incarnation);
     Ok((
-        Recovery { start, snapshot, commands, damaged: damaged.or(passed_over), incarnation },
+        Recovery { start, snapshots, entries, damaged: damaged.or(passed_over), incarnation },
         found,
     ))
 }
 
-/// Scans a damaged log from the segment on that the newest whole snapshot needs. `None` if the
+/// Scans a damaged log from the segment on that the newest whole snapshots need. `None` if the
 /// damage is in that part.
 async fn scan_needed(disk: &dyn Disk, volume: VolumeId) -> Result<Option<Scan>, LogError> {
-    let Some(snapshot) = newest_whole(disk, volume).await? else { return Ok(None) };
-    let Some(from) = begins_below(disk, volume, snapshot.header().index).await? else {
+    let snapshots = newest_whole(disk, volume).await?;
+    let index_of =
+        |group| snapshots.get(&group).map_or(LogIndex(0), |snapshot| snapshot.header().index);
+    let is_covered =
+        |base: &Frontier| base.indices().all(|(group, index)| index <= index_of(group));
+    let Some(from) = begins_below(disk, volume, is_covered).await? else {
         return Ok(None);
     };
     let given_up: Vec<Generation> =
@@ -120,79 +154,155 @@ async fn scan_needed(disk: &dyn Disk, volume: VolumeId) -> Result<Option<Scan>, 
     Ok(Some(Scan { given_up, ..scan(disk, volume, from).await? }))
 }
 
-async fn newest_whole(
-    disk: &dyn Disk,
-    volume: VolumeId,
-) -> Result<Option<SnapshotFrames>, LogError> {
-    for index in snapshots::list(disk).await?.into_iter().rev() {
-        match SnapshotFrames::open(disk, volume, index).await {
-            Ok(snapshot) => return Ok(Some(snapshot)),
+async fn newest_whole(disk: &dyn Disk, volume: VolumeId) -> Result<Snapshots, LogError> {
+    let mut newest = Snapshots::new();
+    for (group, index) in snapshots::list(disk).await?.into_iter().rev() {
+        if newest.contains_key(&group) {
+            continue;
+        }
+        match SnapshotFrames::open(disk, volume, group, index).await {
+            Ok(snapshot) => drop(newest.insert(group, snapshot)),
             Err(LogError::Corrupt { .. }) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(None)
+    Ok(newest)
 }
 
-/// How the last run ended, and the index of the last valid command.
-fn judge(found: &Scan, boot_id: u128) -> (Start, LogIndex) {
+/// How the last run ended, and the commands that count.
+fn judge(found: &Scan, boot_id: u128) -> (Start, Groups) {
     match &found.tail {
-        None => (Start::First, LogIndex(0)),
-        Some(tail) if tail.boot_id == boot_id => (Start::SameBoot, tail.index),
-        Some(tail) => (
-            Start::PowerCut { cut_after: tail.forced, dropped: tail.index.0 - tail.forced.0 },
-            tail.forced,
-        ),
+        None => (Start::First, Groups::default()),
+        Some(tail) if tail.boot_id == boot_id => (Start::SameBoot, tail.groups.clone()),
+        Some(tail) => {
+            let mut kept = tail.groups.clone();
+            let dropped = kept.cut(tail.forced);
+            (Start::PowerCut { cut_after: tail.forced, dropped }, kept)
+        }
     }
 }
 
-/// The newest snapshot that is whole, and the damage of a newer one. An older one is good only if
-/// the log reaches back to it.
-async fn choose_snapshot(
+/// The newest snapshot of each group that is whole, and the damage of a newer one.
+async fn choose_snapshots(
     disk: &dyn Disk,
     volume: VolumeId,
     found: &Scan,
-    last: LogIndex,
-) -> Result<(Option<SnapshotFrames>, Option<LogError>), LogError> {
-    let forced = found.tail.as_ref().map(|tail| tail.forced);
-    let base = found.segments.first().map_or(LogIndex(0), |used| used.base);
-    let mut damaged = None;
-    for index in snapshots::list(disk).await?.into_iter().rev() {
-        if forced.is_none_or(|forced| index > forced) {
+    last: &Frontier,
+) -> Result<(Snapshots, Option<LogError>), LogError> {
+    let all = snapshots::list(disk).await?;
+    let forced = found.tail.as_ref().map(|tail| {
+        let mut forced = tail.groups.clone();
+        forced.cut(tail.forced);
+        forced.frontier()
+    });
+    let base = found.segments.first().map(|used| used.base.clone()).unwrap_or_default();
+    let groups: BTreeSet<GroupId> =
+        all.iter().copied().chain(base.indices()).map(|(group, _)| group).collect();
+    let (mut chosen, mut damaged) = (Snapshots::new(), None);
+    for group in groups {
+        let indices = all.iter().filter(|(other, _)| *other == group).map(|(_, index)| *index);
+        let indices = indices.collect();
+        let of_group = Candidates { volume, group, indices, base: &base, forced: forced.as_ref() };
+        let (snapshot, damage) = of_group.choose(disk, found, last).await?;
+        chosen.extend(snapshot.map(|snapshot| (group, snapshot)));
+        damaged = damaged.or(damage);
+    }
+    let is_partition = |snapshot: &&SnapshotFrames| snapshot.header().group != GroupId::LOCAL;
+    let newest = chosen
+        .values()
+        .filter(is_partition)
+        .map(SnapshotFrames::header)
+        .max_by_key(|header| header.position);
+    let local = chosen.get(&GroupId::LOCAL).map(SnapshotFrames::header);
+    match (newest, local) {
+        (Some(newest), local) if local.is_none_or(|local| local.position < newest.position) => {
+            // The segments with the commands that it lacks can be gone.
+            let file =
+                snapshots::path(GroupId::LOCAL, local.map_or(LogIndex(0), |local| local.index));
+            let what = format!(
+                "group {} has a snapshot of record {}, and the node's own group has none of that \
+                 record or a later one",
+                newest.group.0, newest.position.0
+            );
+            Err(LogError::Corrupt { file, offset: 0, what })
+        }
+        _ => Ok((chosen, damaged)),
+    }
+}
+
+/// The snapshots of a group, oldest first.
+struct Candidates<'a> {
+    volume: VolumeId,
+    group: GroupId,
+    indices: Vec<LogIndex>,
+    /// The last commands before the log.
+    base: &'a Frontier,
+    /// The last commands that were forced; `None` without a log.
+    forced: Option<&'a Frontier>,
+}
+
+impl Candidates<'_> {
+    /// The newest one that is whole, and the damage of a newer one. An older one is good only if
+    /// the log reaches back to it.
+    async fn choose(
+        &self,
+        disk: &dyn Disk,
+        found: &Scan,
+        last: &Frontier,
+    ) -> Result<(Option<SnapshotFrames>, Option<LogError>), LogError> {
+        let Candidates { volume, group, forced, .. } = *self;
+        let base = self.base.index(group);
+        let beyond = |index: LogIndex| {
             // Snapshots are taken only of commands that were forced in a log.
             let (file, offset) = end_of(found);
+            let forced = forced.map_or(LogIndex(0), |forced| forced.index(group));
             let what = format!(
-                "the log ends with command {}, of which {} were forced, and there is a snapshot of \
-                 command {}",
-                last.0,
-                forced.unwrap_or_default().0,
+                "the log ends with command {} of group {}, of which {} were forced, and there is a \
+                 snapshot of command {}",
+                last.index(group).0,
+                group.0,
+                forced.0,
                 index.0
             );
-            return Err(LogError::Corrupt { file, offset, what });
+            LogError::Corrupt { file, offset, what }
+        };
+        let mut damaged = None;
+        for index in self.indices.iter().rev().copied() {
+            if forced.is_none_or(|forced| index > forced.index(group)) {
+                return Err(beyond(index));
+            }
+            if index < base {
+                break;
+            }
+            match SnapshotFrames::open(disk, volume, group, index).await {
+                Ok(snapshot) => {
+                    let position = snapshot.header().position;
+                    if forced.is_none_or(|forced| position > forced.position) {
+                        return Err(beyond(index));
+                    }
+                    return Ok((Some(snapshot), damaged));
+                }
+                Err(error @ LogError::Corrupt { .. }) => damaged = damaged.or(Some(error)),
+                Err(error) => return Err(error),
+            }
         }
-        if index < base {
-            break;
+        match damaged {
+            // A log that reaches back to the beginning needs no snapshot, but cannot tell whether
+            // the state before the first command was an empty one.
+            Some(damaged) => Err(damaged),
+            None if base > LogIndex(0) => {
+                let file = found
+                    .segments
+                    .first()
+                    .map_or(LOG_DIR.to_string(), |used| segments::path(used.generation));
+                let what = format!(
+                    "the log begins behind command {} of group {}, and there is no snapshot of it",
+                    base.0, group.0
+                );
+                Err(LogError::Corrupt { file, offset: SEGMENT_HEADER_BYTES as u64, what })
+            }
+            None => Ok((None, None)),
         }
-        match SnapshotFrames::open(disk, volume, index).await {
-            Ok(snapshot) => return Ok((Some(snapshot), damaged)),
-            Err(error @ LogError::Corrupt { .. }) => damaged = damaged.or(Some(error)),
-            Err(error) => return Err(error),
-        }
-    }
-    match damaged {
-        // A log that reaches back to the beginning needs no snapshot, but cannot tell whether the
-        // state before the first command was an empty one.
-        Some(damaged) => Err(damaged),
-        None if base > LogIndex(0) => {
-            let file = found
-                .segments
-                .first()
-                .map_or(LOG_DIR.to_string(), |used| segments::path(used.generation));
-            let what =
-                format!("the log begins behind command {}, and there is no snapshot of it", base.0);
-            Err(LogError::Corrupt { file, offset: SEGMENT_HEADER_BYTES as u64, what })
-        }
-        None => Ok((None, None)),
     }
 }
 
@@ -215,7 +325,6 @@ async fn begin(
     recovery: &Recovery,
 ) -> Result<Log, LogError> {
     let (boot_id, start) = (disk.boot_id(), recovery.start);
-    let snapshot = recovery.snapshot.as_ref();
     if start == Start::First {
         disk.create_dir(LOG_DIR).await?;
         disk.create_dir(SNAPSHOT_DIR).await?;
@@ -239,17 +348,25 @@ async fn begin(
         supply.recycle(segment.generation).await?;
     }
     let mut segments: VecDeque<Used> = segments.into();
-    let durable = tail.as_ref().map_or(LogIndex(0), |tail| tail.forced);
+    let written = recovery.entries.last().clone();
+    let (terms, durable) = match &tail {
+        None => (terms(&Groups::default(), &recovery.snapshots), Frontier::default()),
+        Some(tail) => {
+            let mut forced = tail.groups.clone();
+            forced.cut(tail.forced);
+            (terms(&tail.groups, &recovery.snapshots), forced.frontier())
+        }
+    };
     let (end, synced) = match tail {
         None => {
             let segment = supply.take().await?;
-            segments.push_back(Used { generation: segment.generation, base: LogIndex(0) });
+            segments.push_back(Used { generation: segment.generation, base: Frontier::default() });
             (
                 End {
                     segment,
                     offset: SEGMENT_HEADER_BYTES as u64,
                     position: Position(0),
-                    marked: LogIndex(0),
+                    marked: Frontier::default(),
                     asked: false,
                     late: Vec::new(),
                 },
@@ -260,11 +377,9 @@ async fn begin(
             if start == Start::SameBoot {
                 dirty_again(&tail).await?;
             }
-            let Tail { segment, offset, position, forced, synced, .. } = tail;
-            (
-                End { segment, offset, position, marked: forced, asked: false, late: Vec::new() },
-                synced,
-            )
+            let Tail { segment, offset, position, synced, .. } = tail;
+            let marked = durable.clone();
+            (End { segment, offset, position, marked, asked: false, late: Vec::new() }, synced)
         }
     };
     let log = Log {
@@ -279,11 +394,11 @@ async fn begin(
         forcing: Rc::default(),
         syncing: Mutex::new(()),
         snapshotting: Mutex::new(()),
-        snapshot_at: Cell::new(snapshot.map_or(LogIndex(0), |snapshot| snapshot.header().index)),
-        snapshot_bytes: Cell::new(snapshot.map_or(0, SnapshotFrames::len_bytes)),
-        wanted: Cell::new(durable),
-        written: Cell::new(recovery.commands.last()),
-        durable: Cell::new(durable),
+        snapshots: RefCell::new(recovery.snapshots.values().map(taken).collect()),
+        terms: RefCell::new(terms),
+        wanted: RefCell::new(durable.clone()),
+        written: RefCell::new(written),
+        durable: RefCell::new(durable),
         synced: Cell::new(synced),
         appending: Cell::new(false),
         left_bytes: Cell::new(0),
@@ -298,14 +413,49 @@ async fn begin(
     Ok(log)
 }
 
+fn taken(snapshot: &SnapshotFrames) -> (GroupId, Taken) {
+    let header = snapshot.header();
+    let (index, position) = (header.index, header.position);
+    (header.group, Taken { index, position, len_bytes: snapshot.len_bytes() })
+}
+
+/// The terms of the run that begins, of all groups in the log and in snapshots.
+///
+/// The local group counts the runs. A group with one voter has a new term in each run, as if it had
+/// elected its leader anew. The term of a group is at or above the number of the run, so that a
+/// group whose first commands a power cut has taken does not begin with their term again.
+fn terms(groups: &Groups, snapshots: &Snapshots) -> BTreeMap<GroupId, RunTerm> {
+    let mut before: BTreeMap<GroupId, RunTerm> = groups
+        .ends()
+        .map(|(group, end)| (group, RunTerm { term: end.term, before: end.last }))
+        .collect();
+    let nothing = RunTerm { term: Term(0), before: Default::default() };
+    for snapshot in snapshots.values() {
+        let header = snapshot.header();
+        let group = before.entry(header.group).or_insert(nothing);
+        group.term = group.term.max(header.term);
+        if group.before.0 <= header.index {
+            group.before = (header.index, header.term);
+        }
+    }
+    let grown = u64::from(!Planted::TermReused.is_on());
+    let local = before.entry(GroupId::LOCAL).or_insert(nothing);
+    let run = Term((local.term.0 + grown).max(1));
+    for group in before.values_mut() {
+        group.term = Term(group.term.0 + grown).max(run);
+    }
+    before
+}
+
 impl Log {
-    /// Writes the start record, and forces it: it cuts the records behind `written`, so it must not
-    /// be lost once commands with the same indices follow it.
+    /// Writes the start record, and forces it: it cuts the commands behind `written`, so it must
+    /// not be lost once others follow it.
     async fn begin_run(&self) -> Result<(), LogError> {
         let mut end = self.end.lock().await;
         self.assert_order(&end);
-        if end.offset + MARKER_BYTES as u64 <= end.segment.len_bytes {
-            self.write_start(&mut end).await?;
+        let start = self.encode_start(&end)?;
+        if end.offset + start.len() as u64 <= end.segment.len_bytes {
+            self.put(&mut end, start, 1).await?;
         } else {
             self.roll(&mut end).await?;
         }

@@ -1,24 +1,28 @@
-use super::LogError;
+use super::entry::{Frontier, Logged, LoggedCommand};
 use super::scan::Cut;
 use super::segments;
-use ebb_format::record::{self, Decoded, Payload, Position};
+use super::{LogError, SnapshotFrames};
+use ebb_format::record::{self, Decoded, GroupId, Payload, Position, RecordHeader};
 use ebb_format::segment::{Generation, SEGMENT_HEADER_BYTES};
-use ebb_model::{Command, LogIndex, Planted};
+use ebb_model::{LogIndex, Planted};
 use ebb_ports::{Disk, OpenMode};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// The commands of a log that has been found sound, one by one, without gaps. Holds one segment in
-/// memory. Must be read to the end before the next snapshot is taken, which may recycle segments
-/// that are still to be read.
-pub struct Commands {
+/// The commands of a sound log that no snapshot of their group has, one by one in the order of
+/// their positions. Holds one segment in memory. Must be read to the end before the next snapshot
+/// is taken, which may recycle segments that are still to be read.
+pub struct Entries {
     disk: Rc<dyn Disk>,
     segments: VecDeque<Generation>,
     cuts: Vec<Cut>,
-    /// The index of the last command returned.
-    index: LogIndex,
-    /// The index of the last command in the log.
-    last: LogIndex,
+    /// The snapshots.
+    covered: BTreeMap<GroupId, (LogIndex, Position)>,
+    /// Of the last command that was read.
+    position: Position,
+    /// The indices of the last commands returned.
+    indices: BTreeMap<GroupId, LogIndex>,
+    last: Frontier,
     path: String,
     bytes: Vec<u8>,
     offset: usize,
@@ -26,19 +30,27 @@ pub struct Commands {
     boot_id: u128,
 }
 
-impl Commands {
+impl Entries {
+    /// The commands up to `last` in a log with nothing before `base`.
     pub(super) fn new(
         disk: Rc<dyn Disk>,
         segments: VecDeque<Generation>,
         cuts: Vec<Cut>,
-        after: LogIndex,
-        last: LogIndex,
-    ) -> Commands {
-        Commands {
+        snapshots: &BTreeMap<GroupId, SnapshotFrames>,
+        base: Position,
+        last: Frontier,
+    ) -> Entries {
+        let place = |snapshot: &SnapshotFrames| {
+            let header = snapshot.header();
+            (header.group, (header.index, header.position))
+        };
+        Entries {
             disk,
             segments,
             cuts,
-            index: after,
+            covered: snapshots.values().map(place).collect(),
+            position: base,
+            indices: BTreeMap::new(),
             last,
             path: String::new(),
             bytes: Vec::new(),
@@ -47,14 +59,14 @@ impl Commands {
         }
     }
 
-    /// Index of the last command to be returned, or of the snapshot if there is none.
-    pub fn last(&self) -> LogIndex {
-        self.last
+    /// The log up to the last command to be returned, or that snapshots have.
+    pub fn last(&self) -> &Frontier {
+        &self.last
     }
 
-    pub async fn next(&mut self) -> Result<Option<(LogIndex, Command)>, LogError> {
-        let left_out = u64::from(Planted::ReplayStopsEarly.is_on());
-        while self.index.0 + left_out < self.last.0 {
+    pub async fn next(&mut self) -> Result<Option<Logged>, LogError> {
+        while self.position < self.last.position {
+            let at = self.offset as u64;
             let record = match record::decode(&self.bytes[self.offset..]) {
                 Decoded::Record(record) => *record,
                 Decoded::End | Decoded::Torn(_) => {
@@ -62,25 +74,44 @@ impl Commands {
                     continue;
                 }
                 Decoded::Corrupt(error) => {
-                    return Err(LogError::format(&self.path, self.offset as u64, error));
+                    return Err(LogError::format(&self.path, at, error));
                 }
             };
             self.offset += record.consumed;
             let command = match record.payload {
-                Payload::Command(command) => command,
-                Payload::Start { boot_id, .. } => {
-                    self.boot_id = boot_id;
+                Payload::Command(command) => LoggedCommand::Partition(command),
+                Payload::Local(command) => LoggedCommand::Local(command),
+                Payload::Start(start) => {
+                    self.boot_id = start.boot_id;
                     continue;
                 }
                 Payload::Forced { .. } => continue,
             };
-            let index = record.header.index;
-            if index <= self.index || self.is_void(record.header.position, index) {
+            let RecordHeader { position, group, term, index, .. } = record.header;
+            if self.cuts.iter().any(|cut| cut.after < position && position < cut.before) {
                 continue;
             }
-            assert_eq!(index.0, self.index.0 + 1, "the log was found without gaps");
-            self.index = index;
-            return Ok(Some((index, command)));
+            self.position = position;
+            if Planted::ReplayStopsEarly.is_on() && position == self.last.position {
+                break;
+            }
+            if let Some((last, upto)) = self.covered.get(&group) {
+                if (index <= *last) != (position <= *upto) {
+                    let what = format!(
+                        "command {} of group {} is record {}, and the snapshot of command {} is \
+                         of record {}",
+                        index.0, group.0, position.0, last.0, upto.0
+                    );
+                    return Err(LogError::Corrupt { file: self.path.clone(), offset: at, what });
+                }
+                if index <= *last {
+                    continue;
+                }
+            }
+            if let Some(before) = self.indices.insert(group, index) {
+                assert_eq!(index.0, before.0 + 1, "the log was found without gaps");
+            }
+            return Ok(Some(Logged { position, group, term, index, command }));
         }
         Ok(None)
     }
@@ -90,13 +121,9 @@ impl Commands {
         self.boot_id == self.disk.boot_id()
     }
 
-    fn is_void(&self, position: Position, index: LogIndex) -> bool {
-        self.cuts.iter().any(|cut| position < cut.before && index > cut.above)
-    }
-
     async fn open_next(&mut self) -> Result<(), LogError> {
         let Some(generation) = self.segments.pop_front() else {
-            let what = format!("command {} was there and is not", self.index.0 + 1);
+            let what = format!("record {} was there and is not", self.last.position.0);
             return Err(LogError::Corrupt {
                 file: self.path.clone(),
                 offset: self.offset as u64,

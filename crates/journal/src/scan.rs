@@ -1,12 +1,15 @@
 //! Reads the whole log and checks it, changing nothing (`docs/format/log.md`, recovery).
 
 use super::segments::{self, Segment};
-use super::{LogError, MAX_SEGMENT_BYTES};
+use super::{Frontier, LogError, MAX_SEGMENT_BYTES};
 use ebb_format::FormatError;
-use ebb_format::record::{self, Decoded, GroupId, Payload, Position, Record};
+use ebb_format::record::{
+    self, Decoded, GroupId, GroupTail, Payload, Position, Record, RecordHeader, Term,
+};
 use ebb_format::segment::{self as header, Generation, SEGMENT_HEADER_BYTES, VolumeId};
 use ebb_model::{Incarnation, LogIndex};
 use ebb_ports::{Disk, OpenMode};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 /// The content of a sound log.
@@ -24,14 +27,13 @@ pub(super) struct Scan {
     pub given_up: Vec<Generation>,
 }
 
-#[derive(Clone, Copy)]
 pub(super) struct Used {
     pub generation: Generation,
-    /// The index of the last command before the segment.
-    pub base: LogIndex,
+    /// The last commands before the segment that count.
+    pub base: Frontier,
 }
 
-/// The end of the log. `forced <= index`, and `synced < position`.
+/// The end of the log. `forced <= groups.last <= position`, and `synced < position`.
 pub(super) struct Tail {
     pub segment: Segment,
     /// The offset behind the last record.
@@ -41,17 +43,154 @@ pub(super) struct Tail {
     pub synced: Position,
     /// Where the first record behind `synced` begins, if that is in this segment, or the segment.
     pub unsynced_from: u64,
-    pub index: LogIndex,
-    pub forced: LogIndex,
+    pub forced: Position,
+    pub groups: Groups,
     pub boot_id: u128,
     pub incarnation: Incarnation,
 }
 
-/// Commands with an index above `above` that stand before position `before` are void.
+/// The groups after the commands that count.
+#[derive(Clone, Default)]
+pub(super) struct Groups {
+    ends: BTreeMap<GroupId, GroupEnd>,
+    /// The last command. `base <= last`.
+    last: Position,
+    /// The last command before the log, whose segments have been given up.
+    base: Position,
+    /// Commands that were not forced, in order.
+    unforced: VecDeque<Unforced>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct GroupEnd {
+    /// The highest term of the group in the log.
+    pub term: Term,
+    /// The last command, and its term.
+    pub last: (LogIndex, Term),
+}
+
+/// A command, and what a cut before it restores.
+#[derive(Clone, Copy)]
+struct Unforced {
+    position: Position,
+    group: GroupId,
+    group_before: (LogIndex, Term),
+    before: Position,
+}
+
+impl Groups {
+    /// The groups of a log that begins with this start record.
+    fn of(start: &record::Start) -> Groups {
+        let end = |tail: &GroupTail| {
+            (tail.group, GroupEnd { term: tail.term, last: (tail.index, Term(0)) })
+        };
+        Groups {
+            ends: start.groups.iter().map(end).collect(),
+            last: start.cut,
+            base: start.cut,
+            unforced: VecDeque::new(),
+        }
+    }
+
+    pub fn ends(&self) -> impl Iterator<Item = (GroupId, GroupEnd)> + '_ {
+        self.ends.iter().map(|(group, end)| (*group, *end))
+    }
+
+    pub fn frontier(&self) -> Frontier {
+        Frontier::new(self.last, self.ends().map(|(group, end)| (group, end.last.0)))
+    }
+
+    /// Adds the next command, if it follows the others.
+    fn add(&mut self, header: &RecordHeader) -> Result<(), String> {
+        let end = self.ends.entry(header.group).or_default();
+        let (index, _) = end.last;
+        if header.index.0 != index.0 + 1 {
+            return Err(format!(
+                "a record of index {} after command {} in group {}",
+                header.index.0, index.0, header.group.0
+            ));
+        }
+        if header.term < end.term {
+            return Err(format!(
+                "a record of term {} after term {} in group {}",
+                header.term.0, end.term.0, header.group.0
+            ));
+        }
+        self.unforced.push_back(Unforced {
+            position: header.position,
+            group: header.group,
+            group_before: end.last,
+            before: self.last,
+        });
+        *end = GroupEnd { term: header.term, last: (header.index, header.term) };
+        self.last = header.position;
+        Ok(())
+    }
+
+    fn force(&mut self, upto: Position) {
+        while self.unforced.front().is_some_and(|first| first.position <= upto) {
+            self.unforced.pop_front();
+        }
+    }
+
+    /// Cuts the commands behind `to`, which is not below the forced ones. Returns their number. The
+    /// terms stay: they are not used again.
+    pub fn cut(&mut self, to: Position) -> u64 {
+        let mut cut = 0;
+        while let Some(last) = self.unforced.pop_back_if(|last| last.position > to) {
+            self.last = last.before;
+            self.ends.entry(last.group).or_default().last = last.group_before;
+            cut += 1;
+        }
+        cut
+    }
+
+    /// Goes on as a start record states. Returns whether it makes commands void.
+    fn start(&mut self, start: &record::Start) -> Result<bool, String> {
+        let mut is_cut = self.cut(start.cut) > 0;
+        let is_in_base = start.cut < self.base;
+        if is_in_base {
+            // The segments with the first void commands have been given up.
+            is_cut = true;
+            (self.last, self.base) = (start.cut, start.cut);
+        }
+        if self.last != start.cut {
+            return Err(format!(
+                "a start record that cuts behind record {}, which is no command",
+                start.cut.0
+            ));
+        }
+        let stated = |group| start.groups.iter().find(|tail| tail.group == group);
+        if let Some((group, _)) = self.ends().find(|(group, _)| stated(*group).is_none()) {
+            return Err(format!("a start record without group {}", group.0));
+        }
+        for tail in &start.groups {
+            let end = self.ends.entry(tail.group).or_default();
+            if is_in_base && tail.index < end.last.0 {
+                end.last = (tail.index, Term(0));
+            }
+            if tail.index != end.last.0 || tail.term < end.term {
+                return Err(format!(
+                    "a start record of term {} and index {} after term {} and index {} in group {}",
+                    tail.term.0, tail.index.0, end.term.0, end.last.0.0, tail.group.0
+                ));
+            }
+            end.term = tail.term;
+        }
+        Ok(is_cut)
+    }
+
+    /// Whether the log has the state after the command at `upto`.
+    pub fn reaches(&self, upto: Position) -> bool {
+        self.base <= upto
+    }
+}
+
+/// Commands behind `after` that stand before `before` are void.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
+    pub after: Position,
     pub before: Position,
-    pub above: LogIndex,
 }
 
 /// Bytes that an interrupted write left behind the end of the log: `offset..end` of a segment.
@@ -60,9 +199,6 @@ pub(super) struct Junk {
     pub offset: u64,
     pub end: u64,
 }
-
-/// The only partition of a node; a record of another one is rejected.
-pub(super) const GROUP: GroupId = GroupId(0);
 
 /// Scans the segments from this one on.
 pub(super) async fn scan(
@@ -87,12 +223,12 @@ pub(super) async fn scan_before_damage(
     }
 }
 
-/// The newest segment that begins with a whole record, of a command at or below `upto`: with the
-/// state after that command, the segments before it are not needed.
+/// The newest segment that begins with a whole record, and whose earlier commands are all covered:
+/// with snapshots of them, the segments before it are not needed.
 pub(super) async fn begins_below(
     disk: &dyn Disk,
     volume: VolumeId,
-    upto: LogIndex,
+    is_covered: impl Fn(&Frontier) -> bool,
 ) -> Result<Option<Generation>, LogError> {
     for generation in segments::list(disk).await?.into_iter().rev() {
         let mut scanner = Scanner::default();
@@ -111,7 +247,7 @@ pub(super) async fn begins_below(
             && scanner
                 .record(&segment, &segments::path(generation), SEGMENT_HEADER_BYTES as u64, &first)
                 .is_ok()
-            && first.header.index <= upto
+            && scanner.used.iter().all(|used| is_covered(&used.base))
         {
             return Ok(Some(generation));
         }
@@ -282,11 +418,8 @@ impl Scanner {
     ) -> Result<(), LogError> {
         let header = &record.header;
         let corrupt = |what: String| LogError::Corrupt { file: path.to_string(), offset, what };
-        if header.generation != segment.generation || header.group != GROUP {
-            return Err(corrupt(format!(
-                "a record of generation {} and group {}",
-                header.generation.0, header.group.0
-            )));
+        if header.generation != segment.generation {
+            return Err(corrupt(format!("a record of generation {}", header.generation.0)));
         }
         if header.synced >= header.position {
             return Err(corrupt(format!(
@@ -296,16 +429,17 @@ impl Scanner {
         }
         let begins = offset == SEGMENT_HEADER_BYTES as u64;
         let Some(tail) = &mut self.tail else {
-            let Payload::Start { boot_id, incarnation, forced } = record.payload else {
+            let Payload::Start(start) = &record.payload else {
                 return Err(corrupt("the log begins without a start record".into()));
             };
-            if forced > header.index {
+            if start.forced > start.cut || start.cut >= header.position || header.index.0 != 0 {
                 return Err(corrupt(format!(
-                    "a start record that forces {} of {} commands",
-                    forced.0, header.index.0
+                    "start record {}, which forces record {} and cuts behind record {}",
+                    header.position.0, start.forced.0, start.cut.0
                 )));
             }
-            self.used.push(Used { generation: segment.generation, base: header.index });
+            let groups = Groups::of(start);
+            self.used.push(Used { generation: segment.generation, base: groups.frontier() });
             self.offsets.push((header.position, offset));
             self.tail = Some(Tail {
                 segment: segment.clone(),
@@ -313,10 +447,10 @@ impl Scanner {
                 position: header.position,
                 synced: header.synced,
                 unsynced_from: offset,
-                index: header.index,
-                forced,
-                boot_id,
-                incarnation,
+                forced: start.forced,
+                groups,
+                boot_id: start.boot_id,
+                incarnation: start.incarnation,
             });
             return Ok(());
         };
@@ -331,38 +465,40 @@ impl Scanner {
                 what,
             });
         }
-        let index = tail.index;
-        match record.payload {
-            Payload::Command(_) if header.index.0 == index.0 + 1 && !begins => {}
+        match &record.payload {
+            Payload::Command(_) | Payload::Local(_) if !begins => {
+                tail.groups.add(header).map_err(corrupt)?;
+            }
             Payload::Forced { upto }
-                if header.index == index && tail.forced <= upto && upto <= index && !begins =>
+                if !begins
+                    && header.index.0 == 0
+                    && (tail.forced..=tail.groups.last).contains(upto) =>
             {
-                tail.forced = upto
+                tail.forced = *upto;
+                tail.groups.force(*upto);
             }
-            Payload::Start { boot_id, incarnation, forced }
-                if forced == tail.forced && forced <= header.index && header.index <= index =>
+            Payload::Start(start)
+                if header.index.0 == 0
+                    && start.forced == tail.forced
+                    && (tail.forced..=tail.groups.last).contains(&start.cut) =>
             {
-                if header.index < index {
-                    self.cuts.push(Cut { before: header.position, above: header.index });
+                if tail.groups.start(start).map_err(corrupt)? {
+                    self.cuts.push(Cut { after: start.cut, before: header.position });
+                    let kept = tail.groups.frontier();
+                    self.used.iter_mut().for_each(|used| used.base.cut(&kept));
                 }
-                (tail.boot_id, tail.incarnation) = (boot_id, incarnation);
+                (tail.boot_id, tail.incarnation) = (start.boot_id, start.incarnation);
             }
-            _ => {
-                return Err(corrupt(format!(
-                    "a record of index {} after command {}",
-                    header.index.0, index.0
-                )));
-            }
+            _ => return Err(corrupt("a record that cannot stand here".into())),
         }
         if begins {
-            self.used.push(Used { generation: segment.generation, base: header.index });
+            self.used.push(Used { generation: segment.generation, base: tail.groups.frontier() });
             self.offsets.clear();
             tail.segment = segment.clone();
         }
         self.offsets.push((header.position, offset));
         tail.offset = offset + record.consumed as u64;
         tail.position = header.position;
-        tail.index = header.index;
         tail.synced = header.synced;
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! Snapshot files: written beside the log, verified whole before they are used.
 
 use super::LogError;
-use super::scan::GROUP;
 use bytes::Bytes;
 use ebb_format::FormatError;
+use ebb_format::record::{GroupId, Position};
 use ebb_format::segment::VolumeId;
 use ebb_format::snapshot::{Part, SnapshotHeader, SnapshotReader, SnapshotWriter};
-use ebb_model::LogIndex;
+use ebb_model::{LogIndex, Version};
 use ebb_ports::{Disk, DiskFile, OpenMode};
 use std::rc::Rc;
 
@@ -18,12 +18,24 @@ const UNFINISHED: &str = "snapshot/unfinished";
 /// Pieces are read and written in about this size, so that other tasks get their turn between them.
 pub(super) const PIECE_BYTES: usize = 256 << 10;
 
-pub fn path(index: LogIndex) -> String {
-    format!("{SNAPSHOT_DIR}/{:016x}", index.0)
+/// The moment of a state. Law: it holds the group's commands up to `index`, which are those up to
+/// `position`. The local group's state also depends on the other groups' commands up to there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SnapshotAt {
+    pub index: LogIndex,
+    /// Of a command of any group, or 0.
+    pub position: Position,
+    /// The last version that the partition has assigned; 0 of the local group.
+    pub version: Version,
 }
 
-/// Indices of the existing snapshots, oldest first. Files with other names are foreign.
-pub async fn list(disk: &dyn Disk) -> Result<Vec<LogIndex>, LogError> {
+pub fn path(group: GroupId, index: LogIndex) -> String {
+    format!("{SNAPSHOT_DIR}/{:08x}-{:016x}", group.0, index.0)
+}
+
+/// Groups and indices of the existing snapshots, of each group oldest first. Files with other names
+/// are foreign.
+pub async fn list(disk: &dyn Disk) -> Result<Vec<(GroupId, LogIndex)>, LogError> {
     let names = disk.list(SNAPSHOT_DIR).await?;
     Ok(names.iter().filter_map(|name| parse(name)).collect())
 }
@@ -33,9 +45,11 @@ pub fn is_snapshot(name: &str) -> bool {
     parse(name).is_some() || format!("{SNAPSHOT_DIR}/{name}") == UNFINISHED
 }
 
-fn parse(name: &str) -> Option<LogIndex> {
-    let index = LogIndex(u64::from_str_radix(name, 16).ok()?);
-    (path(index) == format!("{SNAPSHOT_DIR}/{name}")).then_some(index)
+fn parse(name: &str) -> Option<(GroupId, LogIndex)> {
+    let (group, index) = name.split_once('-')?;
+    let group = GroupId(u32::from_str_radix(group, 16).ok()?);
+    let index = LogIndex(u64::from_str_radix(index, 16).ok()?);
+    (path(group, index) == format!("{SNAPSHOT_DIR}/{name}")).then_some((group, index))
 }
 
 /// Writes a snapshot and returns its length once it is durable; older snapshots stay.
@@ -52,7 +66,7 @@ pub(super) async fn write(
         }
     }
     let len_bytes = result?;
-    disk.rename(UNFINISHED, &path(header.index)).await?;
+    disk.rename(UNFINISHED, &path(header.group, header.index)).await?;
     disk.sync_dir(SNAPSHOT_DIR).await?;
     Ok(len_bytes)
 }
@@ -86,11 +100,15 @@ async fn write_unfinished(
     Ok(len_bytes)
 }
 
-/// Removes snapshots older than `newest`, which is durable.
-pub(super) async fn remove_older(disk: &dyn Disk, newest: LogIndex) -> Result<(), LogError> {
-    for index in list(disk).await? {
-        if index < newest {
-            disk.remove(&path(index)).await?;
+/// Removes snapshots of the group that are older than `newest`, which is durable.
+pub(super) async fn remove_older(
+    disk: &dyn Disk,
+    group: GroupId,
+    newest: LogIndex,
+) -> Result<(), LogError> {
+    for (other, index) in list(disk).await? {
+        if other == group && index < newest {
+            disk.remove(&path(group, index)).await?;
         }
     }
     disk.sync_dir(SNAPSHOT_DIR).await?;
@@ -114,9 +132,10 @@ impl SnapshotFrames {
     pub async fn open(
         disk: &dyn Disk,
         volume: VolumeId,
+        group: GroupId,
         index: LogIndex,
     ) -> Result<SnapshotFrames, LogError> {
-        let mut frames = SnapshotFrames::unproved(disk, volume, index).await?;
+        let mut frames = SnapshotFrames::unproved(disk, volume, group, index).await?;
         while frames.next().await?.is_some() {}
         let len_bytes = frames.offset;
         Ok(SnapshotFrames { len_bytes, ..SnapshotFrames::begin(frames.path, frames.file).await? })
@@ -126,9 +145,10 @@ impl SnapshotFrames {
     pub(super) async fn unproved(
         disk: &dyn Disk,
         volume: VolumeId,
+        group: GroupId,
         index: LogIndex,
     ) -> Result<SnapshotFrames, LogError> {
-        let path = path(index);
+        let path = path(group, index);
         let file = disk.open(&path, OpenMode::Existing).await?;
         let frames = SnapshotFrames::begin(path.clone(), file).await?;
         if frames.header.volume != volume {
@@ -138,7 +158,7 @@ impl SnapshotFrames {
                 expected: volume.to_string(),
             });
         }
-        if frames.header.index != index || frames.header.group != GROUP {
+        if frames.header.index != index || frames.header.group != group {
             let what = format!(
                 "its header is of command {} and group {}",
                 frames.header.index.0, frames.header.group.0

@@ -4,7 +4,7 @@ use super::scan::{Scanner, written};
 use super::segments::{self, FILL_BYTES, Segment};
 use super::snapshots::{self, PIECE_BYTES, SnapshotFrames};
 use super::{Log, LogError};
-use ebb_format::record::Position;
+use ebb_format::record::{GroupId, Position};
 use ebb_format::segment::{Generation, SEGMENT_HEADER_BYTES};
 use ebb_model::LogIndex;
 use ebb_ports::OpenMode;
@@ -54,16 +54,18 @@ impl Log {
 
     /// About as many as [`Log::prove`] reads.
     pub fn bytes(&self) -> u64 {
-        self.segments.borrow().len() as u64 * self.options.segment_bytes + self.snapshot_bytes.get()
+        let snapshots = self.snapshots.borrow();
+        let of_snapshots: u64 = snapshots.values().map(|taken| taken.len_bytes).sum();
+        self.segments.borrow().len() as u64 * self.options.segment_bytes + of_snapshots
     }
 
     async fn prove_snapshots(
         &self,
         pace: &mut impl AsyncFnMut(u64) -> u64,
     ) -> Result<(), LogError> {
-        for index in snapshots::list(&*self.disk).await? {
-            if let Err(error) = self.prove_snapshot(index, pace).await
-                && snapshots::list(&*self.disk).await?.contains(&index)
+        for (group, index) in snapshots::list(&*self.disk).await? {
+            if let Err(error) = self.prove_snapshot(group, index, pace).await
+                && snapshots::list(&*self.disk).await?.contains(&(group, index))
             {
                 return Err(error);
             }
@@ -73,13 +75,15 @@ impl Log {
 
     async fn prove_snapshot(
         &self,
+        group: GroupId,
         index: LogIndex,
         pace: &mut impl AsyncFnMut(u64) -> u64,
     ) -> Result<(), LogError> {
         let mut may_read = pace(PIECE_BYTES as u64).await;
-        let mut frames = SnapshotFrames::unproved(&*self.disk, self.options.volume, index).await?;
+        let mut frames =
+            SnapshotFrames::unproved(&*self.disk, self.options.volume, group, index).await?;
         // A snapshot replaced by a newer one is not kept open.
-        while index >= self.snapshot_at.get() {
+        while index >= self.snapshot_of(group).index {
             while may_read < frames.read_bytes() + PIECE_BYTES as u64 {
                 may_read += pace(PIECE_BYTES as u64).await;
             }
@@ -143,11 +147,9 @@ impl Log {
     /// The first segment with records from this one on that a start needs.
     fn needed(&self, from: Generation) -> Option<Generation> {
         let segments = self.segments.borrow();
-        let given_up =
-            segments.iter().skip(1).take_while(|next| next.base <= self.snapshot_at.get()).count();
         segments
             .iter()
-            .skip(given_up)
+            .skip(self.not_needed())
             .map(|used| used.generation)
             .find(|generation| *generation >= from)
     }

@@ -96,6 +96,10 @@ planted! {
         TagNotCompared,
         /// A start leaves out the last record of the log.
         ReplayStopsEarly,
+        /// A run of the log has the terms of the run before.
+        TermReused,
+        /// The forced index of one group of the log counts for another group.
+        ForcedOfOtherGroup,
         /// What was answered is not forced in the background.
         IntervalForgotten,
         /// A key is written before the record that claims it is forced.

@@ -8,6 +8,7 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::replica::refusal;
+use ebb_format::record::GroupId;
 use ebb_model::*;
 use ebb_ports::{DiskError, PortFuture};
 use futures_util::future::join;
@@ -20,7 +21,7 @@ impl Node {
     }
 
     pub(crate) async fn force(&self, scope: SyncScope) -> Result<LogIndex, RpcError> {
-        let upto = self.replica.log().written();
+        let upto = self.replica.written();
         let all_back = !self.attachments.awaits_any();
         match self.waiting("the node's disk", self.store.sync(scope)).await {
             Ok(any) => {
@@ -57,7 +58,7 @@ impl Node {
             return Ok(self.safe.get());
         }
         self.doubt_exposed(Some(ino));
-        let upto = self.replica.log().written();
+        let upto = self.replica.written();
         let all_back = !self.attachments.awaits_any();
         let sync = async {
             let synced = self
@@ -104,8 +105,8 @@ impl Node {
     /// The index up to which a power cut loses nothing that a client could miss: beyond the forced
     /// part there may be commands that only record files as forced.
     pub(crate) fn durable(&self) -> LogIndex {
-        let (log, (first, last)) = (self.replica.log(), self.synced.get());
-        if last == log.written() && first.0 <= log.durable().0 + 1 { last } else { log.durable() }
+        let (durable, (first, last)) = (self.replica.durable(), self.synced.get());
+        if last == self.replica.written() && first.0 <= durable.0 + 1 { last } else { durable }
     }
 
     /// Forces every command so far, without the bytes that commands refer to, and removes files and
@@ -122,8 +123,8 @@ impl Node {
     async fn remove_doomed(&self) {
         let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
         let forced = match Planted::RemovedBeforeForced.is_on() {
-            true => self.replica.log().written(),
-            false => self.replica.log().durable(),
+            true => self.replica.written(),
+            false => self.replica.durable(),
         };
         match self.waiting("the node's disk", self.store.free_pending(forced, has_files)).await {
             Ok(true) => self.trouble("removal", None),
@@ -142,7 +143,8 @@ impl Node {
         if let Err(error) = self.waiting("the node's disk", self.store.sync_cuts()).await {
             self.tell_of_unforced(&error);
         }
-        self.waiting("the log to be forced", self.replica.log().force()).await.map_err(refusal)
+        let forced = self.waiting("the log to be forced", self.replica.log().force()).await;
+        Ok(forced.map_err(refusal)?.index(GroupId::PARTITION))
     }
 
     /// The failed files are remembered until they are gone or the node starts anew.

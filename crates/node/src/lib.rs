@@ -171,10 +171,10 @@ impl Node {
                     self.flusher.has_ended(ino);
                     self.flusher.forget_failed(ino);
                     // A power cut may bring the inode back as long as the command is not forced.
-                    self.store.free_file_after(ino, self.replica.log().written());
+                    self.store.free_file_after(ino, self.replica.written());
                 }
                 Effect::Vacate { range } => {
-                    self.store.free_range_after(range, self.replica.log().written())
+                    self.store.free_range_after(range, self.replica.written())
                 }
                 Effect::Cut { ino, len_bytes } => {
                     let place = self.location(ino);
@@ -223,7 +223,7 @@ impl Node {
     /// created anew. Called after writing, with the inode's latch held exclusively.
     fn drop_if_gone(&self, ino: Ino) {
         if self.replica.view().namespace().inode(ino).is_none() {
-            self.store.free_file_after(ino, self.replica.log().written());
+            self.store.free_file_after(ino, self.replica.written());
         }
     }
 

@@ -75,7 +75,7 @@ impl Node {
             if Planted::IntervalForgotten.is_on() {
                 continue;
             }
-            if self.safe.get() < self.replica.log().written() || self.store.has_pending_frees() {
+            if self.safe.get() < self.replica.written() || self.store.has_pending_frees() {
                 let forced = self.force_all().await;
                 self.trouble(
                     "force",
@@ -131,7 +131,7 @@ impl Node {
             // the next one.
             let least = (self.replica.view().namespace().len() as u64 / SNAPSHOT_SHARE)
                 .max(self.options.snapshot_operations);
-            let short = self.replica.log().written().0 - self.snapshot_at.get().0 < least;
+            let short = self.replica.written().0 - self.snapshot_at.get().0 < least;
             // A snapshot does not record which bytes clients have yet to replay.
             if short || self.attachments.awaits_any() {
                 continue;

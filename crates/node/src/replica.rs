@@ -7,13 +7,14 @@
 
 use crate::uncommitted::Uncommitted;
 use ebb_core::partition::{Applied, Partition};
-use ebb_journal::{Log, LogError};
+use ebb_format::record::{GroupId, Position};
+use ebb_journal::{Entry, Log, LogError, SnapshotAt};
 use ebb_model::{BackingCommand, Command, FsError, Ino, Installed, LogIndex, RpcError};
 use ebb_ports::Spawn;
 use futures_channel::oneshot;
 use futures_util::FutureExt;
 use futures_util::lock::{Mutex, MutexGuard, OwnedMutexGuard};
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ pub struct Replica {
 
 struct Voter {
     partition: RefCell<Partition>,
+    /// Of the last command that is applied.
+    applied_at: Cell<Position>,
     log: Log,
     uncommitted: RefCell<Uncommitted>,
 }
@@ -35,6 +38,7 @@ impl Replica {
         Replica {
             voter: Rc::new(Voter {
                 partition: RefCell::new(partition),
+                applied_at: Cell::new(log.written_position()),
                 log,
                 uncommitted: RefCell::default(),
             }),
@@ -67,10 +71,27 @@ impl Replica {
         &self.voter.log
     }
 
+    /// Index of the last command that survives the end of the process.
+    pub fn written(&self) -> LogIndex {
+        self.voter.log.written(GroupId::PARTITION)
+    }
+
+    /// Index of the last command that survives a power cut.
+    pub fn durable(&self) -> LogIndex {
+        self.voter.log.durable(GroupId::PARTITION)
+    }
+
+    /// The moment of the present state.
+    pub fn snapshot_at(&self) -> SnapshotAt {
+        let state = self.view();
+        let position = self.voter.applied_at.get();
+        SnapshotAt { index: state.applied(), position, version: state.version() }
+    }
+
     /// Whether a power cut could take back a change of one of these objects.
     pub fn shows_uncommitted(&self, objects: impl IntoIterator<Item = Ino>) -> bool {
         let uncommitted = self.voter.uncommitted.borrow();
-        let durable = self.log().durable();
+        let durable = self.durable();
         objects.into_iter().any(|ino| uncommitted.last_change(ino) > durable)
     }
 
@@ -92,8 +113,10 @@ impl Replica {
         let command = choose(&self.view())?;
         let voter = self.voter.clone();
         let mut writing = Box::pin(async move {
-            let index = voter.log.append(&command).await.map_err(refusal)?;
-            Ok(Written { voter, index, command, is_applied: false, _turn: turn })
+            let entry = Entry::Command(GroupId::PARTITION, &command);
+            let logged = voter.log.append(&[entry]).await.map_err(refusal)?;
+            let (index, position) = (logged.index(GroupId::PARTITION), logged.position);
+            Ok(Written { voter, index, position, command, is_applied: false, _turn: turn })
         });
         let written = match (&mut writing).now_or_never() {
             Some(written) => written,
@@ -114,6 +137,7 @@ impl Replica {
 struct Written {
     voter: Rc<Voter>,
     index: LogIndex,
+    position: Position,
     command: Command,
     is_applied: bool,
     _turn: OwnedMutexGuard<()>,
@@ -127,6 +151,7 @@ impl Written {
     fn apply_once(&mut self) -> Applied {
         self.is_applied = true;
         let applied = self.voter.partition.borrow_mut().apply_namespace(self.index, &self.command);
+        self.voter.applied_at.set(self.position);
         let changed = applied.touched.iter().chain(applied.names.iter().map(|(dir, _)| dir));
         // Ids that are given to entries of the bucket are nowhere else.
         let found: &[Installed] = match &self.command {
@@ -134,7 +159,7 @@ impl Written {
             _ => &[],
         };
         let changed = changed.copied().chain(found.iter().map(|entry| entry.ino));
-        let durable = self.voter.log.durable();
+        let durable = self.voter.log.durable(GroupId::PARTITION);
         self.voter.uncommitted.borrow_mut().changed(self.index, changed, durable);
         applied
     }

@@ -4,8 +4,9 @@ use crate::Node;
 use crate::recover::OpenError;
 use crate::replica::refusal;
 use ebb_core::partition::SnapshotItem;
+use ebb_format::record::GroupId;
 use ebb_format::snapshot;
-use ebb_journal::SnapshotFrames;
+use ebb_journal::{Log, LogError, SnapshotAt, SnapshotFrames};
 use ebb_model::*;
 
 /// Items of one frame of a snapshot.
@@ -14,28 +15,33 @@ const ITEMS_PER_FRAME: usize = 512;
 impl Node {
     /// Writes the state as a snapshot, so that the log before it can be dropped.
     pub(crate) async fn write_snapshot(&self) -> Result<(), RpcError> {
-        let (at, version, state, holes) = {
-            let state = self.replica.view();
-            (state.applied(), state.version(), state.clone(), self.data.holes_made())
-        };
+        let at = self.replica.snapshot_at();
+        let (state, holes) = (self.replica.view().clone(), self.data.holes_made());
         // All holes in the snapshot are in the store files and forced before it counts.
         holes.await;
         // The first one has no commands before it, and is written before any command is logged: a
         // log needs a snapshot.
-        if at > LogIndex(0) && !Planted::SnapshotNotForced.is_on() {
+        if at.index > LogIndex(0) && !Planted::SnapshotNotForced.is_on() {
             self.force(SyncScope::All).await?;
         }
         let kept = |item: &SnapshotItem| {
             !(Planted::LostSession.is_on() && matches!(item, SnapshotItem::Session { .. }))
         };
-        self.replica
-            .log()
-            .snapshot(at, version, frames(state.items().filter(kept)))
-            .await
-            .map_err(refusal)?;
-        self.snapshot_at.set(at);
+        write(self.replica.log(), at, state.items().filter(kept)).await.map_err(refusal)?;
+        self.snapshot_at.set(at.index);
         Ok(())
     }
+}
+
+/// Writes the partition's snapshot, behind that of the local group, which has no commands yet.
+pub(crate) async fn write(
+    log: &Log,
+    at: SnapshotAt,
+    items: impl Iterator<Item = SnapshotItem>,
+) -> Result<(), LogError> {
+    let local = SnapshotAt { index: LogIndex(0), version: Version(0), ..at };
+    log.snapshot(GroupId::LOCAL, local, std::iter::empty()).await?;
+    log.snapshot(GroupId::PARTITION, at, frames(items)).await
 }
 
 pub(crate) async fn items(mut snapshot: SnapshotFrames) -> Result<Vec<SnapshotItem>, OpenError> {
@@ -46,7 +52,7 @@ pub(crate) async fn items(mut snapshot: SnapshotFrames) -> Result<Vec<SnapshotIt
     Ok(items)
 }
 
-pub(crate) fn frames(items: impl Iterator<Item = SnapshotItem>) -> impl Iterator<Item = Vec<u8>> {
+fn frames(items: impl Iterator<Item = SnapshotItem>) -> impl Iterator<Item = Vec<u8>> {
     let mut items = items.peekable();
     let mut cut_off = Vec::<Vec<SnapshotItem>>::new();
     std::iter::from_fn(move || {

@@ -105,7 +105,7 @@ fn a_snapshot_that_rotted_unseen_is_refused() {
             .disk("node")
             .paths()
             .into_iter()
-            .find(|path| path.starts_with("snapshot/"))
+            .find(|path| path.starts_with("snapshot/00000001-"))
             .unwrap();
         assert_eq!(world.machine("a").disk("node").flip(&snapshot, 70, 4), Ok(true));
         let before = image(&world).await;

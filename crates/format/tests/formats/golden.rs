@@ -35,6 +35,7 @@ fn bytes_are_those_of_the_golden_files() {
 fn bytes_of_release_0_1_0_are_read() {
     check_old("head-0.1.0", head::meaning);
     check_old("identity-0.1.0", identity::meaning);
+    check_old("snapshot-0.1.0", snapshot::meaning);
 }
 
 fn check_old(format: &str, meaning: fn(&[u8]) -> Option<String>) {

@@ -3,21 +3,32 @@ use crate::samples::{self, Draw};
 use bytes::Bytes;
 use ebb_format::FormatError;
 use ebb_format::record::{
-    self, Decoded, GroupId, LINE_BYTES, MARKER_BYTES, MAX_PAYLOAD_BYTES, Payload, Position,
-    RecordHeader, Term,
+    self, Decoded, FORCED_BYTES, GroupId, GroupTail, LINE_BYTES, MAX_GROUPS, MAX_PAYLOAD_BYTES,
+    Payload, Position, RecordHeader, Start, Term, start_bytes,
 };
 use ebb_format::segment::Generation;
 use ebb_model::*;
 use proptest::prelude::*;
 
+/// Of a marker.
 fn header(position: u64) -> RecordHeader {
     RecordHeader {
         generation: Generation(5),
-        group: GroupId(3),
+        group: GroupId::LOCAL,
         position: Position(position),
         synced: Position(position / 2),
         term: Term(7),
-        index: LogIndex(position - 1),
+        index: LogIndex(0),
+    }
+}
+
+/// The header of a record with this payload.
+fn header_of(payload: &Payload, position: u64) -> RecordHeader {
+    let index = LogIndex(position - 1);
+    match payload {
+        Payload::Command(_) => RecordHeader { group: GroupId(3), index, ..header(position) },
+        Payload::Local(_) => RecordHeader { index, ..header(position) },
+        Payload::Forced { .. } | Payload::Start(_) => header(position),
     }
 }
 
@@ -28,15 +39,14 @@ fn encoded(header: &RecordHeader, payload: &Payload) -> Vec<u8> {
 }
 
 fn forced(position: u64) -> Vec<u8> {
-    encoded(&header(position), &Payload::Forced { upto: LogIndex(position - 1) })
+    encoded(&header(position), &Payload::Forced { upto: Position(position - 1) })
 }
 
 pub fn golden() -> Vec<(String, Vec<u8>)> {
     named(
-        Draw(1)
-            .payloads()
-            .iter()
-            .map(|payload| (samples::payload_name(payload), encoded(&header(42), payload))),
+        Draw(1).payloads().iter().map(|payload| {
+            (samples::payload_name(payload), encoded(&header_of(payload, 42), payload))
+        }),
     )
 }
 
@@ -51,11 +61,12 @@ pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
 proptest! {
     /// Consecutive records decode to the same values, and the end follows them.
     #[test]
-    fn a_log_is_read_as_it_was_written(seed: u64, group: u32, term: u64, first in 1..u64::MAX / 2, generation: u32) {
+    fn a_log_is_read_as_it_was_written(seed: u64, partition in 1..u32::MAX, term: u64, first in 1..u64::MAX / 2, generation: u32) {
         let payloads = Draw(seed).payloads();
         let header = |at: usize| RecordHeader {
-            generation: Generation(generation), group: GroupId(group), position: Position(first + at as u64),
-            synced: Position(first - 1), term: Term(term), index: LogIndex(first + at as u64),
+            generation: Generation(generation),
+            group: GroupId(if matches!(payloads[at], Payload::Command(_)) { partition } else { 0 }),
+            position: Position(first + at as u64), synced: Position(first - 1), term: Term(term), index: LogIndex(first + at as u64),
         };
         let mut log = Vec::new();
         for (at, payload) in payloads.iter().enumerate() {
@@ -77,7 +88,7 @@ proptest! {
     #[test]
     fn a_flipped_bit_is_damage(seed: u64, pick: prop::sample::Index, bit: prop::sample::Index) {
         let payloads = Draw(seed).payloads();
-        let mut bytes = encoded(&header(9), pick.get(&payloads));
+        let mut bytes = encoded(&header_of(pick.get(&payloads), 9), pick.get(&payloads));
         let bit = bit.index(bytes.len() * 8);
         bytes[bit / 8] ^= 1 << (bit % 8);
         prop_assert!(matches!(record::decode(&bytes), Decoded::Corrupt(_)));
@@ -88,7 +99,7 @@ proptest! {
     #[test]
     fn missing_lines_are_an_interrupted_write(seed: u64, pick: prop::sample::Index, lost: u64) {
         let payloads = Draw(seed).payloads();
-        let mut bytes = encoded(&header(9), pick.get(&payloads));
+        let mut bytes = encoded(&header_of(pick.get(&payloads), 9), pick.get(&payloads));
         let mut any = false;
         for (at, line) in bytes.chunks_exact_mut(LINE_BYTES).enumerate() {
             if lost >> (at % 64) & 1 == 1 {
@@ -127,7 +138,7 @@ fn a_later_record_is_found_behind_zeros() {
 #[test]
 fn other_records_prove_nothing() {
     let old = RecordHeader { generation: Generation(4), ..header(30) };
-    let log = [vec![0xff; 64], encoded(&old, &Payload::Forced { upto: LogIndex(1) }), forced(10)]
+    let log = [vec![0xff; 64], encoded(&old, &Payload::Forced { upto: Position(1) }), forced(10)]
         .concat();
     assert_eq!(record::later(&log, Generation(5), Position(10)).count(), 0);
 }
@@ -143,22 +154,42 @@ fn a_reserved_kind_is_of_a_newer_release() {
         reseal(&mut bytes);
         assert!(matches!(
             record::decode(&bytes),
-            Decoded::Corrupt(FormatError::Version { found: 2, known: 1, .. })
+            Decoded::Corrupt(FormatError::Version { found: 3, known: 2, .. })
         ));
     }
 }
 
-/// Situation: a record by a later version of ebb. Danger: recovery cuts it as a torn tail.
+/// Situation: the kind or the group of a record is another one, with the right checksum. Danger: a
+/// command about this disk is applied to a partition, or a partition's to this disk. Expectation:
+/// damage.
+#[test]
+fn record_of_another_group_is_damage() {
+    for payload in Draw(3).payloads() {
+        let right = header_of(&payload, 10);
+        let mut bytes = encoded(&right, &payload);
+        let other = if right.group == GroupId::LOCAL { 1u32 } else { 0 };
+        bytes[12..16].copy_from_slice(&other.to_le_bytes());
+        reseal(&mut bytes);
+        assert!(matches!(
+            record::decode(&bytes),
+            Decoded::Corrupt(FormatError::Invalid { offset: 12, .. })
+        ));
+    }
+}
+
+/// Situation: a record by another version of ebb. Danger: recovery cuts it as a torn tail.
 /// Expectation: corrupt, with both versions named.
 #[test]
-fn a_later_version_is_not_cut() {
+fn another_version_is_not_cut() {
     let mut bytes = forced(10);
-    bytes[53] = 2;
-    reseal(&mut bytes);
-    assert!(matches!(
-        record::decode(&bytes),
-        Decoded::Corrupt(FormatError::Version { found: 2, known: 1, .. })
-    ));
+    for version in [1, 3] {
+        bytes[53] = version;
+        reseal(&mut bytes);
+        assert!(matches!(
+            record::decode(&bytes),
+            Decoded::Corrupt(FormatError::Version { found, known: 2, .. }) if found == version
+        ));
+    }
     let mut bytes = forced(10);
     bytes[52] = 9;
     reseal(&mut bytes);
@@ -180,7 +211,7 @@ fn a_record_that_is_too_long_is_refused_and_leaves_the_buffer_alone() {
     let mut out = forced(10);
     let before = out.clone();
     assert!(matches!(
-        record::encode(&header(11), &payload, &mut out),
+        record::encode(&header_of(&payload, 11), &payload, &mut out),
         Err(FormatError::TooLong { .. })
     ));
     assert_eq!(out, before);
@@ -189,15 +220,25 @@ fn a_record_that_is_too_long_is_refused_and_leaves_the_buffer_alone() {
 /// The log reserves space for markers, so the longest must not exceed it.
 #[test]
 fn markers_are_as_long_as_they_say() {
-    let start = Payload::Start {
-        boot_id: u128::MAX,
-        incarnation: Incarnation(u64::MAX),
-        forced: LogIndex(u64::MAX),
-    };
-    assert_eq!(encoded(&header(1), &start).len(), MARKER_BYTES);
+    for groups in [1, 2, 3, 17, MAX_GROUPS] {
+        let tail = |at: usize| GroupTail {
+            group: GroupId(if at == 0 { 0 } else { u32::MAX - (groups - at) as u32 }),
+            term: Term(u64::MAX),
+            index: LogIndex(u64::MAX),
+        };
+        let start = Payload::Start(Start {
+            boot_id: u128::MAX,
+            incarnation: Incarnation(u64::MAX),
+            forced: Position(u64::MAX),
+            cut: Position(u64::MAX),
+            groups: (0..groups).map(tail).collect(),
+        });
+        let (len_bytes, most) = (encoded(&header(1), &start).len(), start_bytes(groups));
+        assert!(len_bytes <= most && most < len_bytes + 2 * LINE_BYTES, "{len_bytes} of {most}");
+    }
     assert_eq!(
-        encoded(&header(1), &Payload::Forced { upto: LogIndex(u64::MAX) }).len(),
-        MARKER_BYTES
+        encoded(&header(1), &Payload::Forced { upto: Position(u64::MAX) }).len(),
+        FORCED_BYTES
     );
 }
 

@@ -2,9 +2,9 @@
 
 use crate::disk::{Fault, TestDisk};
 use crate::property::Oracle;
-use crate::world::{Tasks, frames, recover, run};
-use ebb_journal::{Log, LogError};
-use ebb_model::Version;
+use crate::world::{Tasks, recover, run};
+use ebb_format::record::GroupId;
+use ebb_journal::{Entry, Frontier, Log, LogError};
 use std::rc::Rc;
 
 /// Fills segments, forces, snapshots twice, so that segments are made, begun, truncated and
@@ -26,6 +26,11 @@ pub async fn script(log: &Log, oracle: &Oracle) -> Result<(), LogError> {
     }
     oracle.force(log).await?;
     oracle.append(log, 10).await
+}
+
+async fn append_one(log: &Log, tag: u64) -> Result<Frontier, LogError> {
+    let command = crate::world::command(tag, 10);
+    log.append(&[Entry::Command(GroupId::PARTITION, &command)]).await
 }
 
 /// One life, which may end in any way.
@@ -99,14 +104,11 @@ fn any_operation_may_fail() {
             if let Some(first) = log.failed() {
                 refused += 1;
                 assert_eq!(result, Err(first.clone()), "{what}");
-                let (written, durable) = (log.written(), log.durable());
-                assert_eq!(
-                    log.append(&crate::world::command(0, 1)).await,
-                    Err(first.clone()),
-                    "{what}"
-                );
+                let positions = || (log.written_position(), log.durable_position());
+                let before = positions();
+                assert_eq!(append_one(&log, 0).await, Err(first.clone()), "{what}");
                 assert_eq!(log.force().await, Err(first), "{what}");
-                assert_eq!((log.written(), log.durable()), (written, durable), "{what}");
+                assert_eq!(positions(), before, "{what}");
             } else if result.is_err() {
                 // A segment or a snapshot could not be made: the same can be tried again.
                 script(&log, &oracle)
@@ -148,11 +150,10 @@ fn a_snapshot_leaves_a_log_that_begins() {
             oracle.force(&log).await.expect("nothing fails here");
             let segments = disk.paths();
             // A command that fits is written behind the forced ones, and the last one may not fit.
-            let at = log.written();
+            let (position, count) = (log.written_position(), oracle.written.get());
             oracle.append(&log, 3000).await.expect("there is space");
             begun += u32::from(disk.paths() != segments);
-            let state = frames(&oracle.history.borrow()[..at.0 as usize]);
-            log.snapshot(at, Version(at.0), state.into_iter()).await.expect("nothing fails here");
+            oracle.snapshot_at(&log, position, count).await.expect("nothing fails here");
         });
         end(&disk, &oracle, true);
         run(&disk, &tasks, async {
@@ -175,9 +176,8 @@ fn an_abandoned_append_ends_the_log() {
         let (log, _) = recover(&disk, &tasks).await.expect("an empty disk");
         let mut abandoned = false;
         for _ in 0..50 {
-            let command = crate::world::command(1, 10);
             let first = futures_util::future::select(
-                Box::pin(log.append(&command)),
+                Box::pin(append_one(&log, 1)),
                 Box::pin(std::future::ready(())),
             )
             .await;
@@ -188,7 +188,7 @@ fn an_abandoned_append_ends_the_log() {
             }
         }
         assert!(abandoned);
-        assert_eq!(log.append(&crate::world::command(2, 10)).await, Err(LogError::Abandoned));
+        assert_eq!(append_one(&log, 2).await, Err(LogError::Abandoned));
         assert_eq!(log.failed(), Some(LogError::Abandoned));
     });
 }

@@ -189,6 +189,62 @@ impl TestDisk {
         *file.cache.borrow_mut() = stable.clone();
     }
 
+    /// Each unsynced change is there.
+    pub fn power_cut_late(&self) {
+        self.kill();
+        self.boot.set(self.boot.get() + 1);
+        self.name_changes.take();
+        *self.stable_names.borrow_mut() = self.names.borrow().clone();
+        for file in self.names.borrow().values() {
+            file.dirty.take();
+            *file.stable.borrow_mut() = file.cache.borrow().clone();
+        }
+    }
+
+    /// The bytes of the unsynced writes to a file, in order.
+    pub fn unsynced(&self, path: &str) -> Vec<Bytes> {
+        let names = self.names.borrow();
+        let dirty = names[path].dirty.borrow();
+        dirty
+            .iter()
+            .filter_map(|change| match change {
+                Change::Write(_, data) => Some(data.clone()),
+                Change::Length(_) => None,
+            })
+            .collect()
+    }
+
+    /// Only these lines of an unsynced write have reached the page cache.
+    pub fn keep_lines(&self, path: &str, write: usize, keep: impl Fn(usize) -> bool) {
+        let names = self.names.borrow();
+        let file = &names[path];
+        let mut dirty = Vec::new();
+        for (at, change) in file.dirty.take().into_iter().enumerate() {
+            match change {
+                Change::Write(offset, data) if at == write => {
+                    for line in (0..data.len() / LINE).filter(|line| keep(*line)) {
+                        let from = line * LINE;
+                        dirty.push(Change::Write(offset + from, data.slice(from..from + LINE)));
+                    }
+                }
+                change => dirty.push(change),
+            }
+        }
+        let mut cache = file.stable.borrow().clone();
+        dirty.iter().for_each(|change| change.apply(&mut cache));
+        *file.cache.borrow_mut() = cache;
+        *file.dirty.borrow_mut() = dirty;
+    }
+
+    /// A file with this content, durably.
+    pub fn put(&self, path: &str, content: &[u8]) {
+        let file = Rc::<FileState>::default();
+        *file.cache.borrow_mut() = content.to_vec();
+        *file.stable.borrow_mut() = content.to_vec();
+        self.names.borrow_mut().insert(path.into(), file.clone());
+        self.stable_names.borrow_mut().insert(path.into(), file);
+    }
+
     pub fn flip(&self, path: &str, byte: usize, bit: usize) {
         let names = self.names.borrow();
         let file = &names[path];

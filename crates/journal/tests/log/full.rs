@@ -4,6 +4,7 @@ use crate::crash::script;
 use crate::disk::TestDisk;
 use crate::property::Oracle;
 use crate::world::{Tasks, recover, run};
+use ebb_format::record::GroupId;
 use ebb_journal::LogError;
 use std::rc::Rc;
 
@@ -35,7 +36,7 @@ fn a_full_disk_refuses_and_breaks_nothing() {
                 refused += 1;
                 assert_eq!(log.failed(), None, "{what}");
                 oracle.force(&log).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-                assert_eq!(log.durable(), log.written());
+                assert_eq!(log.durable_position(), log.written_position());
             }
         });
         assert!(ended.is_some());
@@ -73,12 +74,13 @@ fn the_refused_call_works_once_there_is_space() {
     run(&disk, &tasks, async {
         let (log, _) = recover(&disk, &tasks).await.expect("one segment fits");
         while oracle.append(&log, 300).await.is_ok() {}
-        let written = log.written();
-        assert_eq!(oracle.append(&log, 300).await, Err(LogError::NoSpace));
-        assert_eq!(log.written(), written);
+        let written = log.written_position();
+        let batch = [(GroupId::LOCAL, 300), (GroupId::PARTITION, 300)];
+        assert_eq!(oracle.append_batch(&log, &batch).await, Err(LogError::NoSpace));
+        assert_eq!(log.written_position(), written);
         disk.capacity.set(usize::MAX);
-        oracle.append(&log, 300).await.expect("there is space");
-        assert_eq!(log.written().0, written.0 + 1);
+        oracle.append_batch(&log, &batch).await.expect("there is space");
+        assert!(log.written_position() > written);
     })
     .expect("nobody dies");
 }
@@ -94,6 +96,11 @@ fn a_command_that_is_too_long_is_refused() {
         assert!(matches!(oracle.append(&log, 10_000).await, Err(LogError::TooLong { .. })));
         assert!(matches!(oracle.append(&log, 2_000_000).await, Err(LogError::TooLong { .. })));
         oracle.append(&log, 7000).await.expect("it fits a segment of its own");
+        let batch = [(GroupId::PARTITION, 5000), (GroupId::LOCAL, 5000)];
+        let written = log.written_position();
+        let refused = oracle.append_batch(&log, &batch).await;
+        assert!(matches!(refused, Err(LogError::TooLong { .. })), "a batch is in one segment");
+        assert_eq!(log.written_position(), written);
         oracle.append(&log, 10).await.expect("it fits");
         oracle.force(&log).await.expect("nothing fails here");
     })

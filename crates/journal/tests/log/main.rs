@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod disk;
 mod full;
+mod groups;
 mod proof;
 mod property;
 mod world;

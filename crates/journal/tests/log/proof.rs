@@ -3,7 +3,8 @@
 use crate::damage::{forced_log, used};
 use crate::disk::{Fault, TestDisk};
 use crate::property::Oracle;
-use crate::world::{Random, Tasks, recover, run};
+use crate::world::{Random, Tasks, of_group, recover, run};
+use ebb_format::record::GroupId;
 use ebb_journal::{Damage, Log, LogError};
 use std::rc::Rc;
 
@@ -153,7 +154,8 @@ fn replacement_stopped_at_any_step_loses_no_snapshot() {
                 oracle.power_cut.set(true);
             }
             let before = disk.image();
-            let newest = before.keys().filter(|path| path.starts_with("snapshot/0")).max().cloned();
+            let of_partition = |path: &&String| path.starts_with("snapshot/00000001-");
+            let newest = before.keys().filter(of_partition).max().cloned();
             run(&disk, &tasks, async {
                 match recover(&disk, &tasks).await {
                     Ok((log, recovered)) => {
@@ -164,11 +166,11 @@ fn replacement_stopped_at_any_step_loses_no_snapshot() {
                     Err(error) => {
                         refused += 1;
                         assert_eq!(disk.image(), before, "stopped at {last}");
-                        let at = newest.and_then(|path| {
-                            u64::from_str_radix(path.strip_prefix("snapshot/")?, 16).ok()
-                        });
+                        let at = newest
+                            .and_then(|path| u64::from_str_radix(path.split_once('-')?.1, 16).ok());
+                        let written = of_group(&oracle.history.borrow(), GroupId::PARTITION).len();
                         assert!(
-                            at.is_none_or(|at| at < oracle.written.get()),
+                            at.is_none_or(|at| at < written as u64),
                             "stopped at {last}: {error}"
                         );
                     }

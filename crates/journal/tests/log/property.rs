@@ -1,34 +1,51 @@
 //! Random work, random ends, many lives of one disk.
 
 use crate::disk::{Fault, TestDisk};
-use crate::world::{Random, Recovered, Tasks, command, frames, pause, recover, run};
-use ebb_journal::{Log, LogError, Start};
-use ebb_model::{LogIndex, Version};
+use crate::world::{
+    GROUPS, Random, Recovered, Tagged, Tasks, command, local, of_group, pause, recover, run,
+    snapshot_of,
+};
+use ebb_format::record::{GroupId, Position, Term};
+use ebb_journal::{Entry, Frontier, Log, LogError, Start};
+use ebb_model::LogIndex;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The knowledge of the log's callers.
 #[derive(Default)]
 pub struct Oracle {
-    /// Tags of the commands that count, and of the one that may be under way.
-    pub history: RefCell<Vec<u64>>,
+    /// The commands that count, in the order of their positions, and those that may be under way.
+    pub history: RefCell<Vec<Tagged>>,
+    /// Commands of the history, of all groups.
     pub written: Cell<u64>,
     pub forced: Cell<u64>,
     pub next_tag: Cell<u64>,
+    appends: Cell<u64>,
     /// The machine has been down since the last recovery.
     pub power_cut: Cell<bool>,
     pub begun: Cell<bool>,
+    /// Commands by group, term and index, also those that a power cut has taken.
+    names: RefCell<BTreeMap<(GroupId, Term, LogIndex), u64>>,
+    /// The terms of the last run that was begun.
+    terms: RefCell<BTreeMap<GroupId, Term>>,
 }
 
 impl Oracle {
     /// Compares the recovered commands with the promised ones, and goes on from there.
     pub fn check(&self, log: &Log, recovered: &Recovered, what: &str) {
         let mut history = self.history.borrow_mut();
-        let count = recovered.tags.len() as u64;
-        assert!(
-            history.starts_with(&recovered.tags),
-            "{what}: {recovered:?} is not the beginning of {history:?}"
-        );
+        let count = recovered.count();
+        assert!(count <= history.len() as u64, "{what}: {recovered:?} of {history:?}");
+        let kept = &history[..count as usize];
+        for group in GROUPS {
+            assert_eq!(
+                recovered.tags.get(&group).cloned().unwrap_or_default(),
+                of_group(kept, group),
+                "{what}: {group:?} of {history:?}"
+            );
+        }
+        assert_eq!(recovered.behind, self.behind(kept, recovered), "{what}");
         assert!(
             count >= self.forced.get(),
             "{what}: {count} of {} forced commands",
@@ -44,51 +61,145 @@ impl Oracle {
             Start::SameBoot => {}
             Start::PowerCut { cut_after, .. } => {
                 assert!(self.power_cut.get(), "{what}");
-                assert_eq!((cut_after.0, log.durable().0), (count, count), "{what}");
+                let all = (log.written_position(), log.written_position());
+                assert_eq!((cut_after, log.durable_position()), all, "{what}");
             }
         }
-        assert!(log.durable().0 >= self.forced.get() && log.durable() <= log.written(), "{what}");
+        let durable = durable(log);
+        assert!(durable >= self.forced.get() && durable <= count, "{what}");
+        for &(group, term, index, tag) in &recovered.names {
+            self.name(group, term, index, tag);
+        }
+        for group in GROUPS {
+            let (term, before) = (log.term(group), self.terms.borrow().get(&group).copied());
+            assert!(before.is_none_or(|before| before < term), "{what}: {term:?} of {group:?}");
+            self.terms.borrow_mut().insert(group, term);
+        }
         history.truncate(count as usize);
         self.written.set(count);
-        self.forced.set(log.durable().0);
+        self.forced.set(durable);
         self.power_cut.set(false);
         self.begun.set(true);
     }
 
+    /// The commands that no snapshot has.
+    fn behind(&self, history: &[Tagged], recovered: &Recovered) -> Vec<Tagged> {
+        let mut seen: BTreeMap<GroupId, u64> = BTreeMap::new();
+        let is_behind = |(group, _): &&Tagged| {
+            let index = seen.entry(*group).or_default();
+            *index += 1;
+            recovered.snapshots.get(group).is_none_or(|upto| *index > upto.0)
+        };
+        history.iter().filter(is_behind).copied().collect()
+    }
+
+    /// Term and index of a group name one command for ever.
+    fn name(&self, group: GroupId, term: Term, index: LogIndex, tag: u64) {
+        let before = self.names.borrow_mut().insert((group, term, index), tag);
+        assert!(
+            before.is_none_or(|before| before == tag),
+            "{group:?}, {term:?}, {index:?}: {before:?} and {tag}"
+        );
+    }
+
+    /// Appends one command of either group, or one of each.
     pub async fn append(&self, log: &Log, len: usize) -> Result<(), LogError> {
-        let tag = self.next_tag.get();
-        self.next_tag.set(tag + 1);
-        self.history.borrow_mut().push(tag);
-        match log.append(&command(tag, len)).await {
-            Ok(index) => {
-                assert_eq!(index.0, self.history.borrow().len() as u64);
-                self.written.set(index.0);
+        let call = self.appends.replace(self.appends.get() + 1);
+        match call % 3 {
+            0 => self.append_batch(log, &[(GroupId::LOCAL, 30), (GroupId::PARTITION, len)]).await,
+            1 => self.append_batch(log, &[(GroupId::PARTITION, len)]).await,
+            _ => self.append_batch(log, &[(GroupId::LOCAL, len)]).await,
+        }
+    }
+
+    /// Appends commands of these groups and lengths at once.
+    pub async fn append_batch(
+        &self,
+        log: &Log,
+        batch: &[(GroupId, usize)],
+    ) -> Result<(), LogError> {
+        let first = self.next_tag.get();
+        self.next_tag.set(first + batch.len() as u64);
+        let tagged = || batch.iter().zip(first..).map(|((group, _), tag)| (*group, tag));
+        let commands: Vec<_> = batch
+            .iter()
+            .zip(first..)
+            .map(|((_, len), tag)| (command(tag, *len), local(tag, *len)))
+            .collect();
+        let entries: Vec<Entry<'_>> = batch
+            .iter()
+            .zip(&commands)
+            .map(|((group, _), (command, local))| match *group {
+                GroupId::LOCAL => Entry::Local(local),
+                group => Entry::Command(group, command),
+            })
+            .collect();
+        let before = self.history.borrow().len();
+        self.history.borrow_mut().extend(tagged());
+        match log.append(&entries).await {
+            Ok(frontier) => {
+                self.written.set(before as u64 + batch.len() as u64);
+                self.check_frontier(log, &frontier, before + batch.len());
+                for (at, (group, tag)) in tagged().enumerate() {
+                    let upto = &self.history.borrow()[..=before + at];
+                    let index = LogIndex(of_group(upto, group).len() as u64);
+                    self.name(group, log.term(group), index, tag);
+                }
                 Ok(())
             }
             Err(error) => {
                 if log.failed().is_none() {
-                    self.history.borrow_mut().pop();
+                    self.history.borrow_mut().truncate(before);
                 }
                 Err(error)
             }
         }
     }
 
+    /// The log's indices are those of the first `count` commands.
+    fn check_frontier(&self, log: &Log, frontier: &Frontier, count: usize) {
+        for group in GROUPS {
+            let index = LogIndex(of_group(&self.history.borrow()[..count], group).len() as u64);
+            assert_eq!((frontier.index(group), log.written(group)), (index, index), "{group:?}");
+        }
+        assert_eq!(log.written_position(), frontier.position);
+    }
+
     pub async fn force(&self, log: &Log) -> Result<(), LogError> {
-        let upto = log.written();
+        let (upto, count) = (log.written_position(), self.written.get());
         let forced = log.force().await?;
-        assert!(forced >= upto);
-        self.forced.set(self.forced.get().max(forced.0));
+        assert!(forced.position >= upto);
+        let in_frontier = GROUPS.map(|group| forced.index(group).0).iter().sum::<u64>();
+        assert!(in_frontier >= count, "{in_frontier} of {count} commands are forced");
+        assert!(durable(log) >= in_frontier);
+        self.forced.set(self.forced.get().max(in_frontier));
         Ok(())
     }
 
     pub async fn snapshot(&self, log: &Log) -> Result<(), LogError> {
-        let at = log.written();
-        let tags = self.history.borrow()[..at.0 as usize].to_vec();
-        log.snapshot(at, Version(at.0), frames(&tags).into_iter()).await?;
-        self.forced.set(self.forced.get().max(at.0));
+        let (position, count) = (log.written_position(), self.written.get());
+        self.snapshot_at(log, position, count).await
+    }
+
+    /// Takes snapshots of all groups after `count` commands of the history.
+    pub async fn snapshot_at(
+        &self,
+        log: &Log,
+        position: Position,
+        count: u64,
+    ) -> Result<(), LogError> {
+        let history = self.history.borrow()[..count as usize].to_vec();
+        for group in GROUPS {
+            snapshot_of(log, group, &history, position).await?;
+        }
+        self.forced.set(self.forced.get().max(count));
         Ok(())
     }
+}
+
+/// How many commands of the history are forced: the log returns the forced index of each group.
+fn durable(log: &Log) -> u64 {
+    GROUPS.map(|group| log.durable(group).0).iter().sum()
 }
 
 async fn work(log: &Log, oracle: &Oracle, random: &Random) {
@@ -162,7 +273,7 @@ fn live(seed: u64) -> (u64, u64) {
             let (log, recovered) =
                 recover(&disk, &tasks).await.unwrap_or_else(|error| panic!("{what}: {error}"));
             oracle.check(&log, &recovered, &what);
-            survived += recovered.tags.len() as u64;
+            survived += recovered.count();
             work(&log, &oracle, &random).await;
         });
         if random.below(2) == 0 {
@@ -220,7 +331,7 @@ fn callers_share_a_sync() {
         let eight = futures_util::future::join_all((0..8).map(|_| oracle.force(&log)));
         let (all, ()) = futures_util::join!(eight, late);
         assert!(all.iter().all(Result::is_ok));
-        assert_eq!(log.durable(), LogIndex(2));
+        assert_eq!(log.durable_position(), log.written_position());
         // Two markers, two syncs, one append.
         assert!(disk.operations() - before <= 5, "{} operations", disk.operations() - before);
     });
@@ -246,7 +357,7 @@ fn a_stream_of_appends_does_not_hold_up_a_force() {
             log.force().await.expect("nothing fails here")
         };
         let ((), forced) = futures_util::join!(appender, forcer);
-        assert!(forced.0 < 10, "{forced:?}");
+        assert!(forced.index(GroupId::PARTITION).0 < 10, "{forced:?}");
     });
     assert!(ended.is_some());
 }
@@ -265,7 +376,9 @@ fn busy_writers_share_their_syncs() {
             for _ in 0..3 {
                 {
                     let _turn = turn.lock().await;
-                    log.append(&command(1, 1)).await.expect("there is space");
+                    let command = command(1, 1);
+                    let entry = Entry::Command(GroupId::PARTITION, &command);
+                    log.append(&[entry]).await.expect("there is space");
                 }
                 log.force().await.expect("nothing fails here");
             }

@@ -6,6 +6,7 @@ use crate::buckets::ask;
 use crate::buckets::head::HeadError;
 use crate::recover::OpenError;
 use ebb_format::backup::{self, Backup, Part};
+use ebb_format::record::GroupId;
 use ebb_format::{FormatError, crc32c};
 use ebb_journal::{LogError, SNAPSHOT_DIR, snapshot_path, snapshots};
 use ebb_model::*;
@@ -161,11 +162,13 @@ async fn open_snapshot(
     for _ in 0..MAX_ATTEMPTS {
         let newest = snapshots(disk)
             .await?
-            .last()
-            .copied()
+            .into_iter()
+            .filter(|(group, _)| *group == GroupId::PARTITION)
+            .map(|(_, index)| index)
+            .next_back()
             .filter(|newest| *newest >= least)
             .ok_or(BackupError::Gone)?;
-        match disk.open(&snapshot_path(newest), OpenMode::Existing).await {
+        match disk.open(&path_of(newest), OpenMode::Existing).await {
             Ok(file) => return Ok((newest, file)),
             Err(DiskError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -175,6 +178,11 @@ async fn open_snapshot(
 }
 
 const MAX_ATTEMPTS: usize = 8;
+
+/// The snapshot of a backup in a data directory.
+pub(super) fn path_of(index: LogIndex) -> String {
+    snapshot_path(GroupId::PARTITION, index)
+}
 
 /// Lists the parts of the backup in `source`.
 pub async fn find_backup(ports: &Ports, source: &dyn Bucket) -> Result<Backup, BackupError> {
@@ -210,7 +218,7 @@ pub async fn fetch_backup(
 ) -> Result<(), BackupError> {
     check_unused(disk).await?;
     disk.create_dir(SNAPSHOT_DIR).await?;
-    let file = disk.open(&snapshot_path(found.index), OpenMode::Create).await?;
+    let file = disk.open(&path_of(found.index), OpenMode::Create).await?;
     file.set_len(0).await?;
     let mut copied = 0;
     for (number, part) in found.parts.iter().enumerate() {
@@ -241,7 +249,7 @@ pub async fn fetch_backup(
 
 /// Removes the files that [`fetch_backup`] has put there.
 pub async fn discard_backup(found: &Backup, disk: &dyn Disk) -> Result<(), BackupError> {
-    disk.remove(&snapshot_path(found.index)).await?;
+    disk.remove(&path_of(found.index)).await?;
     if found.encryption.is_some() {
         disk.remove(ENCRYPTION).await?;
     }

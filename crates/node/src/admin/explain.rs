@@ -34,7 +34,6 @@ impl Node {
         let cached_bytes = sum(&in_bytes(extents.resident_runs(ino, 0..u64::MAX)));
         let dirty = in_bytes(extents.dirty_runs(ino, 0..u64::MAX));
         let damaged = self.damaged_blocks(ino).into_iter().map(|block| block..block + 1).collect();
-        let log = self.replica.log();
         let missing = self.missing_object(&state, ino);
         let keys = backing.backing_object(namespace, ino).map(|(key, _)| key);
         let pages = backing.pages_of(namespace, ino).into_iter().take(MAX_PAGES);
@@ -69,7 +68,7 @@ impl Node {
             log: LOG_DIR.into(),
             forced: self.store.is_forced(ino) && !extents.is_exposed(ino),
             force_failed: self.store.failure_of(ino).map(|error| error.to_string()),
-            unforced_operations: log.written().0.saturating_sub(self.durable().0),
+            unforced_operations: self.replica.written().0.saturating_sub(self.durable().0),
             bucket: self.buckets.is_some().then(|| self.buckets.describe(self.bucket_of(ino))),
             object: backing
                 .backing_object(namespace, ino)

@@ -114,7 +114,7 @@ impl Node {
             read_only: self.read_only() || self.buckets.lost_to().is_some(),
             sessions: sessions.collect(),
             inodes: state.namespace().len() as u64,
-            log_index: self.replica.log().written(),
+            log_index: self.replica.written(),
             durable_index: self.durable(),
             metadata_bytes: state.memory_bytes(),
             metadata_limit_bytes: self.options.metadata_bytes,

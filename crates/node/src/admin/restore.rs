@@ -2,21 +2,22 @@
 //! from the bucket (decision 14). The volume is taken over, so that its former node can no longer
 //! write.
 
-use crate::admin::backup::{BackupError, PATIENCE};
+use crate::admin::backup::{BackupError, PATIENCE, path_of};
 use crate::buckets::ask::ask;
 use crate::buckets::head::{Candidate, Continues, HeadLease, Restored, TakeOver};
 use crate::identity;
 use crate::names::listings::LIST_LIMIT;
 use crate::recover::{OpenError, give_back};
-use crate::snapshot::{frames, items};
+use crate::snapshot::{items, write};
 use crate::{random_slot, random_u128};
 use ebb_core::backing::{Loss, Object};
 use ebb_core::partition::{Partition, Rebuilt, Remains};
 use ebb_format::backup::Backup;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::object::ObjectOf;
+use ebb_format::record::GroupId;
 use ebb_format::segment::VolumeId;
-use ebb_journal::{Log, SnapshotFrames, snapshot_path};
+use ebb_journal::{Log, SnapshotAt, SnapshotFrames};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, ListEntry, ListRequest, ObjectMeta, Ports};
 use futures_util::future::{Either, select};
@@ -66,8 +67,9 @@ impl Restoring {
         backup: Backup,
         owner: (u32, u32),
     ) -> Result<Restoring, BackupError> {
+        let volume = VolumeId(backup.cluster.0);
         let snapshot =
-            SnapshotFrames::open(&*ports.disk, VolumeId(backup.cluster.0), backup.index).await?;
+            SnapshotFrames::open(&*ports.disk, volume, GroupId::PARTITION, backup.index).await?;
         let partition = Partition::from_items(items(snapshot).await?).map_err(OpenError::from)?;
         Ok(Restoring { ports, backup, partition, owner })
     }
@@ -133,16 +135,19 @@ impl Restoring {
         let outlook = self.outlook_of(&rebuilt);
         let Ports { disk, spawn, .. } = &self.ports;
         // The new log would take it for a snapshot of commands that it lacks.
-        disk.remove(&snapshot_path(self.backup.index)).await?;
+        disk.remove(&path_of(self.backup.index)).await?;
         let options = ebb_journal::Options {
             volume: VolumeId(cluster.0),
             incarnation,
             segment_bytes: ebb_journal::DEFAULT_SEGMENT_BYTES,
         };
         let (log, _) = Log::recover(disk.clone(), spawn.clone(), options).await?;
-        let version = rebuilt.partition.version();
-        log.snapshot(rebuilt.partition.applied(), version, frames(rebuilt.partition.items()))
-            .await?;
+        let at = SnapshotAt {
+            index: rebuilt.partition.applied(),
+            position: log.written_position(),
+            version: rebuilt.partition.version(),
+        };
+        write(&log, at, rebuilt.partition.items()).await?;
         let serves = Serves {
             cluster,
             incarnation,

@@ -133,7 +133,7 @@ impl Node {
         }
         let can_be_lost = match &shown {
             Some(shown) => self.replica.shows_uncommitted(shown.objects(answer)),
-            None => self.durable() < self.replica.log().written(),
+            None => self.durable() < self.replica.written(),
         };
         if can_be_lost {
             self.force_log().await?;

@@ -109,7 +109,7 @@ impl Node {
             Origin::Process => Vec::new(),
             Origin::Connection(_) => self.replica.view_without_backing().sessions().preceding(
                 session,
-                self.replica.log().durable(),
+                self.replica.durable(),
                 mutated.index,
             ),
         };

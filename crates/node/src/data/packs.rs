@@ -86,7 +86,7 @@ impl Node {
         if self.replica.view_without_backing().extents().packed(ino) != Some(reserved.range)
             && self.expect_log().is_ok()
         {
-            self.store.free_range_after(reserved.range, self.replica.log().written());
+            self.store.free_range_after(reserved.range, self.replica.written());
         }
     }
 
@@ -136,9 +136,7 @@ impl Node {
                 // finds out where the file is.
                 if !stays && !is_there && self.expect_log().is_ok() {
                     match range {
-                        Some(range) => {
-                            self.store.free_range_after(range, self.replica.log().written())
-                        }
+                        Some(range) => self.store.free_range_after(range, self.replica.written()),
                         None => self.forget_own(ino).await?,
                     }
                 }

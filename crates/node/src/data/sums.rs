@@ -220,7 +220,7 @@ impl Node {
                 .block(ino, block)
                 .is_some_and(|block| !block.dirty && block.sum.is_some())
         };
-        if self.flusher.may_be_dirty_again(ino, self.replica.log().durable())
+        if self.flusher.may_be_dirty_again(ino, self.replica.durable())
             && touched.clone().any(is_clean)
         {
             self.force_log().await?;

@@ -185,7 +185,7 @@ impl Node {
         };
         let (index, applied) = self.replica.propose(|_| Ok(Command::Backing(end))).await?;
         if let Some(ino) = sent {
-            self.flusher.note_sent(ino, index, self.replica.log().durable());
+            self.flusher.note_sent(ino, index, self.replica.durable());
         }
         self.perform_effects(applied, None).await
     }

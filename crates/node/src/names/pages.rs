@@ -290,7 +290,7 @@ mod tests {
         for command in found.into_iter().chain(replaced) {
             let header = RecordHeader {
                 generation: Generation(1),
-                group: GroupId(0),
+                group: GroupId::PARTITION,
                 position: Position(0),
                 synced: Position(0),
                 term: Term(1),

@@ -27,6 +27,7 @@ use crate::{Node, Options, Run};
 use ebb_core::partition::Inconsistent;
 use ebb_format::FormatError;
 use ebb_format::identity::{Identity, Serves};
+use ebb_format::record::GroupId;
 use ebb_format::segment::VolumeId;
 use ebb_journal::{Log, LogError, Recovery, Start};
 use ebb_model::*;
@@ -105,6 +106,11 @@ pub enum OpenError {
          release serves the volume"
     )]
     OutdatedInUse,
+    #[error(
+        "ebb 0.1.0 wrote the data directory, whose log this release does not read: unmount it \
+         with ebb 0.1.0, so that everything is in the bucket, and start with another one"
+    )]
+    OutdatedLog,
     #[error("{key} in the bucket cannot be read: {what}")]
     Root { key: String, what: String },
     #[error("{0}")]
@@ -286,7 +292,7 @@ impl Node {
             }
             recovered => recovered?,
         };
-        let recovered = log.written();
+        let recovered = log.written(GroupId::PARTITION);
         // Nothing was ever acknowledged here: the first snapshot is written before that.
         let fresh = recovery.is_empty();
         if fresh && head_lease.is_none() && bucket.is_some() && !is_cache(&serves) {
@@ -295,8 +301,10 @@ impl Node {
             identity::store(&*ports.disk, &Identity::of(identity.node, Some(serves.clone())))
                 .await?;
         }
-        let snapshot_at =
-            recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
+        let snapshot_at = recovery
+            .snapshots
+            .get(&GroupId::PARTITION)
+            .map_or(LogIndex(0), |snapshot| snapshot.header().index);
         let mut missing_root = None;
         let Replayed { partition, unsynced, kept, unverified, unforced, holes, cuts } = match fresh
         {

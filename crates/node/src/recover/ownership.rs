@@ -13,7 +13,7 @@ use crate::random_u128;
 use ebb_core::partition::Partition;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
-use ebb_journal::{LOG_DIR, Log, SNAPSHOT_DIR};
+use ebb_journal::{LOG_DIR, Log, LogError, SNAPSHOT_DIR};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, DiskError, Ports};
 use std::cell::RefCell;
@@ -65,9 +65,14 @@ pub(super) async fn drop_old(
     identity: Identity,
     options: &Options,
 ) -> Result<Identity, OpenError> {
-    if let Some(before) = &identity.serves
-        && let Some(partition) = replayed(ports, before).await?
-    {
+    let found = match &identity.serves {
+        None => None,
+        Some(before) => match replayed(ports, before).await {
+            Err(OpenError::Log(LogError::Version { .. })) => return Err(OpenError::OutdatedLog),
+            found => found?.map(|partition| (before, partition)),
+        },
+    };
+    if let Some((before, partition)) = found {
         let dirty = if is_cache(before) { 0 } else { count_unwritten(&partition) };
         if dirty > 0 {
             return Err(OpenError::Outdated { dirty });

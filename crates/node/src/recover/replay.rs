@@ -6,7 +6,8 @@ use crate::snapshot::items;
 use ebb_core::blocks::touched_blocks;
 use ebb_core::extent::Unforced;
 use ebb_core::partition::{Effect, Partition};
-use ebb_journal::Recovery;
+use ebb_format::record::GroupId;
+use ebb_journal::{Logged, LoggedCommand, Recovery};
 use ebb_model::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,14 +47,18 @@ impl Replayed {
 }
 
 pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
-    let Some(snapshot) = recovery.snapshot else { return Err(OpenError::NoSnapshot) };
+    let Some(snapshot) = recovery.snapshots.remove(&GroupId::PARTITION) else {
+        return Err(OpenError::NoSnapshot);
+    };
     let mut partition = Partition::from_items(items(snapshot).await?)?;
     let mut unforced = Unforced::default();
     let mut holes = Vec::new();
     let mut cuts = BTreeMap::new();
     let mut unsynced: BTreeMap<Ino, Vec<Unsynced>> = BTreeMap::new();
-    while let Some((index, command)) = recovery.commands.next().await? {
-        let is_unverified = !recovery.commands.is_of_this_boot();
+    while let Some(Logged { index, command, .. }) = recovery.entries.next().await? {
+        // The facts about this disk are in the partition's group too.
+        let LoggedCommand::Partition(command) = command else { continue };
+        let is_unverified = !recovery.entries.is_of_this_boot();
         let written = |blocks| Unsynced { index, blocks, is_fetched: false, is_unverified };
         match &command {
             Command::Client { mutation, .. } | Command::Repeated { mutation, .. } => {

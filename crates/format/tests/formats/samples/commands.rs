@@ -1,7 +1,7 @@
 //! Samples of log payloads.
 
 use super::Draw;
-use ebb_format::record::Payload;
+use ebb_format::record::{GroupId, GroupTail, Payload, Position, Start, Term};
 use ebb_model::*;
 
 impl Draw {
@@ -107,6 +107,31 @@ impl Draw {
         all
     }
 
+    fn local(&mut self) -> [ExtentCommand; 11] {
+        [
+            ExtentCommand::Present {
+                ino: self.ino(),
+                etag: self.text(),
+                first: self.u64(),
+                sums: self.list(Draw::u32),
+            },
+            ExtentCommand::Absent { ino: self.ino(), first: self.u64(), count: self.u64() },
+            ExtentCommand::Synced { scope: SyncScope::File(self.ino()), upto: self.index() },
+            ExtentCommand::Synced { scope: SyncScope::All, upto: self.index() },
+            ExtentCommand::Synced { scope: SyncScope::Written, upto: self.index() },
+            ExtentCommand::Summed {
+                ino: self.ino(),
+                version: self.version(),
+                sums: self.list(|draw| (draw.u64(), draw.u32())),
+            },
+            ExtentCommand::Unsynced { ino: self.ino(), first: self.u64(), count: self.u64() },
+            ExtentCommand::Packed { ino: self.ino(), range: Some(self.pack_range()) },
+            ExtentCommand::Packed { ino: self.ino(), range: None },
+            ExtentCommand::Exposed { ino: self.ino(), exposed: true },
+            ExtentCommand::Exposed { ino: self.ino(), exposed: false },
+        ]
+    }
+
     fn commands(&mut self) -> Vec<Command> {
         let mut all = vec![
             Command::SessionOpen { session: self.session(), client: self.text(), replaces: None },
@@ -126,27 +151,7 @@ impl Draw {
                 mutation,
             });
         }
-        let extent = [
-            ExtentCommand::Present {
-                ino: self.ino(),
-                etag: self.text(),
-                first: self.u64(),
-                sums: self.list(Draw::u32),
-            },
-            ExtentCommand::Absent { ino: self.ino(), first: self.u64(), count: self.u64() },
-            ExtentCommand::Synced { scope: SyncScope::File(self.ino()), upto: self.index() },
-            ExtentCommand::Synced { scope: SyncScope::All, upto: self.index() },
-            ExtentCommand::Synced { scope: SyncScope::Written, upto: self.index() },
-            ExtentCommand::Summed {
-                ino: self.ino(),
-                version: self.version(),
-                sums: self.list(|draw| (draw.u64(), draw.u32())),
-            },
-            ExtentCommand::Unsynced { ino: self.ino(), first: self.u64(), count: self.u64() },
-            ExtentCommand::Packed { ino: self.ino(), range: Some(self.pack_range()) },
-            ExtentCommand::Packed { ino: self.ino(), range: None },
-        ];
-        all.extend(extent.map(Command::Extent));
+        all.extend(self.local().map(Command::Extent));
         let up_to = LoadProgress::UpTo(self.text());
         let (ino, dir) = (self.ino(), self.ino());
         let backing = [
@@ -223,8 +228,6 @@ impl Draw {
             sums: self.list(Draw::u32),
             stamp: self.stamp(),
         });
-        all.push(Command::Extent(ExtentCommand::Exposed { ino, exposed: true }));
-        all.push(Command::Extent(ExtentCommand::Exposed { ino, exposed: false }));
         let mutation =
             Mutation::Unlink { parent: self.ino(), name: self.name(), holders: self.sessions() };
         let trash = TrashTarget { top: self.ino(), ino: self.ino(), keep_secs: self.u64() };
@@ -246,15 +249,31 @@ impl Draw {
     /// At least one payload of every kind.
     pub fn payloads(&mut self) -> Vec<Payload> {
         let boot_id = u128::from(self.u64()) << 64 | u128::from(self.u64());
+        let mut groups = self.list(|draw| draw.group_tail(GroupId::LOCAL));
+        groups.sort_by_key(|tail| tail.group);
+        groups.dedup_by_key(|tail| tail.group);
+        groups.insert(0, GroupTail { group: GroupId::LOCAL, ..self.group_tail(GroupId::LOCAL) });
         let mut all = vec![
-            Payload::Forced { upto: self.index() },
-            Payload::Start {
+            Payload::Forced { upto: Position(self.u64()) },
+            Payload::Start(Start {
                 boot_id,
                 incarnation: Incarnation(self.u16().into()),
-                forced: self.index(),
-            },
+                forced: Position(self.u64()),
+                cut: Position(self.u64()),
+                groups,
+            }),
         ];
+        all.extend(self.local().map(Payload::Local));
         all.extend(self.commands().into_iter().map(Payload::Command));
         all
+    }
+
+    /// Of a group above this one.
+    fn group_tail(&mut self, above: GroupId) -> GroupTail {
+        GroupTail {
+            group: GroupId(above.0 + 1 + self.u32() / 2),
+            term: Term(self.u64()),
+            index: self.index(),
+        }
     }
 }

@@ -17,7 +17,14 @@ macro_rules! names {
 
 names!(payload_name, PAYLOADS, Payload {
     Payload::Forced { .. } => "forced",
-    Payload::Start { .. } => "start",
+    Payload::Start(_) => "start",
+    Payload::Local(ExtentCommand::Present { .. }) => "local-present",
+    Payload::Local(ExtentCommand::Absent { .. }) => "local-absent",
+    Payload::Local(ExtentCommand::Synced { .. }) => "local-synced",
+    Payload::Local(ExtentCommand::Summed { .. }) => "local-summed",
+    Payload::Local(ExtentCommand::Unsynced { .. }) => "local-unsynced",
+    Payload::Local(ExtentCommand::Packed { .. }) => "local-packed",
+    Payload::Local(ExtentCommand::Exposed { .. }) => "local-exposed",
     Payload::Command(Command::SessionOpen { replaces: None, .. }) => "session-open",
     Payload::Command(Command::SessionOpen { replaces: Some(_), .. }) => "session-open-again",
     Payload::Command(Command::SessionClose { .. }) => "session-close",

@@ -7,8 +7,9 @@ use crate::snapshot::items;
 use ebb_core::backing::Dirt;
 use ebb_core::partition::Partition;
 use ebb_format::identity::Serves;
+use ebb_format::record::GroupId;
 use ebb_format::segment::VolumeId;
-use ebb_journal::{Log, LogError};
+use ebb_journal::{Log, LogError, Logged, LoggedCommand};
 use ebb_model::*;
 use ebb_ports::Ports;
 use std::fmt;
@@ -84,14 +85,16 @@ impl fmt::Display for Readable {
 }
 
 async fn before(ports: &Ports, serves: &Serves) -> Result<Option<Before>, OpenError> {
-    let Some((snapshot, mut commands)) =
+    let Some((mut snapshots, mut entries)) =
         Log::read_before_damage(ports.disk.clone(), VolumeId(serves.cluster.0)).await?
     else {
         return Ok(None);
     };
+    let Some(snapshot) = snapshots.remove(&GroupId::PARTITION) else { return Ok(None) };
     let mut partition = Partition::from_items(items(snapshot).await?)?;
     let mut time = None;
-    while let Some((index, command)) = commands.next().await? {
+    while let Some(Logged { index, command, .. }) = entries.next().await? {
+        let LoggedCommand::Partition(command) = command else { continue };
         time = command.stamp().map(|stamp| stamp.time).or(time);
         partition.apply(index, &command);
     }
