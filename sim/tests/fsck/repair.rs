@@ -213,7 +213,7 @@ fn a_crash_during_repair_loses_nothing() {
                 // Before they are repaired the only snapshot and the log are lost with the process.
                 let Ok(again) = Mount::open(&world, "a", &bucket, Options::default()).await else {
                     assert!(
-                        matches!(plant, Plant::SnapshotRotten | Plant::LogRotten) && step < 4,
+                        matches!(plant, Plant::SnapshotRotten | Plant::LogRotten) && step < 5,
                         "{plant:?}, step {step}"
                     );
                     return;
