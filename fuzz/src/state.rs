@@ -2,11 +2,13 @@
 
 use crate::seeds::root;
 use ebb_core::partition::{Partition, SnapshotItem};
+use ebb_core::state::State;
 use ebb_model::*;
 
 pub fn run(bytes: &[u8]) {
     let Ok(items) = postcard::from_bytes::<Vec<SnapshotItem>>(bytes) else { return };
-    if let Ok(partition) = Partition::from_items(items) {
+    if let Ok(state) = State::from_items(items, []) {
+        let partition = state.into_partition();
         let again: Vec<SnapshotItem> = partition.items().collect();
         let again = Partition::from_items(again)
             .expect("a partition that keeps the laws can be written and read");

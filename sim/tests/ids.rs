@@ -3,6 +3,10 @@
 use ebb_client::{Client, ClientPorts, Options as ClientOptions};
 use ebb_format::head::{self, Head};
 use ebb_format::identity::{self, Identity};
+use ebb_format::record::{self, GroupId, Payload, RecordHeader};
+use ebb_format::segment::{self, Generation, SegmentHeader, VolumeId};
+use ebb_format::snapshot::SnapshotHeader;
+use ebb_journal::{Log, LoggedCommand};
 use ebb_model::*;
 use ebb_node::head::{HEAD_KEY, TakeOver};
 use ebb_node::{Node, OpenError, Options, Stopped};
@@ -299,6 +303,7 @@ fn volume_of_release_0_1_0_without_a_bucket_is_kept() {
         let made = client.make(&ROOT, Ino::ROOT, &name("f"), 0o644, Make::Regular, false).await;
         made.unwrap();
         process.kill();
+        age_log(world, "a").await;
         age_identity(world, "a").await;
         let process = world.machine("a").process_on("node", "data");
         let refused = open(&process).await.unwrap().map(drop);
@@ -313,10 +318,69 @@ async fn identity_of(world: &World, machine: &str) -> (Identity, Vec<u8>) {
     (identity::decode(&bytes).unwrap(), bytes)
 }
 
-/// Writes the identity and the head as release 0.1.0 did.
+/// Writes the data directory and the head as release 0.1.0 did.
 async fn age(world: &World, machine: &str) {
+    age_log(world, machine).await;
     age_identity(world, machine).await;
     age_head(world);
+}
+
+/// Writes snapshot and log of the partition as release 0.1.0 did, which had one group.
+async fn age_log(world: &World, machine: &str) {
+    let cluster = identity_of(world, machine).await.0.serves.unwrap().cluster;
+    let volume = VolumeId(cluster.0);
+    let disk = world.machine(machine).process_on("surgery", "data").ports.disk.clone();
+    let mut recovery = Log::read(disk.clone(), volume).await.unwrap();
+    let mut snapshot = recovery.snapshots.remove(&GroupId::PARTITION).unwrap();
+    let SnapshotHeader { term, index: first, version, .. } = *snapshot.header();
+    let mut old = b"EBBSNAP\x01\x01\0\0\0\0\0\0\0".to_vec();
+    old.extend(volume.0.to_le_bytes());
+    for number in [term.0, first.0, version.0] {
+        old.extend(number.to_le_bytes());
+    }
+    let mut sum = ebb_format::crc32c(&old).to_le_bytes();
+    old.extend(sum);
+    let mut frames = 0u64;
+    let mut add = |len: u32, content: &[u8]| {
+        let len = len.to_le_bytes();
+        sum = ebb_format::crc32c(&[&sum, &len, content].concat()).to_le_bytes();
+        [&len, &sum, content].concat()
+    };
+    while let Some(content) = snapshot.next().await.unwrap() {
+        old.extend(add(content.len() as u32, &content));
+        frames += 1;
+    }
+    let end = add(u32::MAX, &frames.to_le_bytes());
+    old.extend(end);
+
+    let (generation, synced) = (Generation(1), Position(0));
+    let mut log = segment::encode(&SegmentHeader { generation, volume, len_bytes: 0 });
+    let mut position = Position(0);
+    while let Some(logged) = recovery.entries.next().await.unwrap() {
+        let LoggedCommand::Partition(command) = logged.command else { continue };
+        position.0 += 1;
+        let (group, index) = (GroupId::PARTITION, logged.index);
+        let header = RecordHeader { generation, group, position, synced, term, index };
+        let at = log.len();
+        record::encode(&header, &Payload::<_, LocalCommand>::Command(command), &mut log).unwrap();
+        // Group 0 and version 1.
+        log[at + 12..at + 16].fill(0);
+        log[at + 53] = 1;
+        let sum = ebb_format::crc32c(&log[at + 4..at + 64]);
+        log[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+    }
+    log.resize(log.len().next_multiple_of(4096) + 4096, 0);
+    for dir in ["log", "snapshot"] {
+        for file in disk.list(dir).await.unwrap() {
+            disk.remove(&format!("{dir}/{file}")).await.unwrap();
+        }
+    }
+    for (path, content) in
+        [("log/00000001".into(), log), (format!("snapshot/{:016x}", first.0), old)]
+    {
+        let file = disk.open(&path, OpenMode::Create).await.unwrap();
+        file.write_at(0, content.into()).await.unwrap();
+    }
 }
 
 async fn age_identity(world: &World, machine: &str) {

@@ -854,6 +854,34 @@ fn truncated_bytes_of_a_small_file_are_cleared_after_the_truncation_is_forced() 
 }
 
 /// A volume with a file of one block, and another by which the log alone can be forced.
+/// Situation: bytes are written, and the log is forced for another file. Danger: the commit interval
+/// takes them for forced, and they are lost with a later power cut.
+#[test]
+fn commit_interval_forces_bytes_though_the_log_is_forced() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let (machine, bucket) = (world.machine("a"), world.bucket());
+            let process = machine.process_on("node", "data");
+            let (volume, never) = ("ebb".into(), Duration::from_secs(3600));
+            let options =
+                Options { volume, embedded: true, flush_interval: never, ..Options::default() };
+            let node = open(&process, &bucket, &options).await.unwrap().unwrap();
+            let client = attach_embedded(&process, &node).await.unwrap().unwrap();
+            let (file, other) = (make(&client, b"file").await, make(&client, b"other").await);
+            let block = Bytes::from(vec![NEW; BLOCK_BYTES as usize]);
+            client.write(&Caller::ROOT, file, 0, block.clone(), false).await.unwrap();
+            client.fsync(other).await.unwrap();
+            world.sleep(3 * options.commit_interval).await;
+            machine.power_cut();
+            let (_process, client) = mount(&machine, &bucket).await;
+            let bytes = client.read(file, 0, BLOCK_BYTES as usize).await.unwrap();
+            assert!(bytes == block, "seed {seed}: bytes of before the commit interval are lost");
+        };
+        world.run(scenario).unwrap();
+    }
+}
+
 struct Mounted {
     machine: Machine,
     bucket: SimBucket,

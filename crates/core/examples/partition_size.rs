@@ -8,6 +8,7 @@
 
 use ebb_core::backing::{Interpreted, Listed, Listing, Scope};
 use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_model::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -57,17 +58,11 @@ fn main() {
                 dirs.push(volume.make(Ino::ROOT, number, Make::Directory));
             }
             let ino = volume.make(dirs[dirs.len() - 1], number, Make::Regular);
-            volume.run(Mutation::Write {
-                ino,
-                offset: 0,
-                len_bytes: 4096,
-                sums: vec![Some(number as u32)],
-                drop_set_id: false,
-            });
+            volume.run(Mutation::Write { ino, offset: 0, len_bytes: 4096, drop_set_id: false });
         }
     });
     let held = ALLOCATED_BYTES.load(Relaxed) - start;
-    let counted = volume.partition.memory_bytes() as usize;
+    let counted = volume.state.memory_bytes() as usize;
     println!(
         "memory: {:.0} bytes per file as asked of the allocator, {:.0} of them counted, {:.0} \
          resident",
@@ -79,29 +74,29 @@ fn main() {
     report("lookup", files, || {
         for number in (0..files).map(|number| number * 7919 % files) {
             let dir = dirs[(number / FILES_PER_DIRECTORY) as usize];
-            volume.partition.namespace().lookup(dir, &name(number)).expect("it was made");
+            volume.state.namespace().lookup(dir, &name(number)).expect("it was made");
         }
     });
     report("list with attributes", files, || {
         for dir in &dirs {
             let (_, end) = volume
-                .partition
+                .state
                 .namespace()
                 .read_dir(*dir, Cookie::START, usize::MAX)
                 .expect("it is a directory");
             assert!(end);
         }
     });
-    report("check", files, || assert_eq!(volume.partition.check(), Vec::<String>::new()));
-    let snapshot = volume.partition.clone();
-    report("snapshot", files, || assert!(snapshot.items().count() as u64 > files));
+    report("check", files, || assert_eq!(volume.state.check(), Vec::<String>::new()));
+    let snapshot = volume.state.clone();
+    report("snapshot", files, || assert!(snapshot.partition().items().count() as u64 > files));
     report("unlink beside a snapshot", files, || {
         for number in (0..files).map(|number| number * 7919 % files) {
             let parent = dirs[(number / FILES_PER_DIRECTORY) as usize];
             volume.run(Mutation::Unlink { parent, name: name(number), holders: vec![] });
         }
     });
-    assert_eq!(volume.partition.namespace().len(), dirs.len() + 1);
+    assert_eq!(volume.state.namespace().len(), dirs.len() + 1);
     assert!(snapshot.namespace().len() as u64 > files);
 
     let mut volume = Volume::of_a_bucket();
@@ -109,10 +104,10 @@ fn main() {
     report("interpret and install a listing", files, || {
         parts.iter().for_each(|part| volume.install(part))
     });
-    assert_eq!(volume.partition.namespace().len() as u64, parts.len() as u64 * KEYS_PER_PART + 1);
+    assert_eq!(volume.state.namespace().len() as u64, parts.len() as u64 * KEYS_PER_PART + 1);
     println!(
         "memory: {:.0} bytes per name counted",
-        per(volume.partition.memory_bytes() as usize, files)
+        per(volume.state.memory_bytes() as usize, files)
     );
 }
 
@@ -128,7 +123,7 @@ fn listed(part: u64) -> Vec<Listed> {
 }
 
 struct Volume {
-    partition: Partition,
+    state: State,
     sequence: u64,
 }
 
@@ -137,7 +132,7 @@ const SESSION: SessionId = SessionId(1);
 impl Volume {
     fn new() -> Volume {
         let mut volume = Volume {
-            partition: Partition::new(IdRange::whole(IdEpoch(1)), root_record(), false),
+            state: State::of(Partition::new(IdRange::whole(IdEpoch(1)), root_record(), false)),
             sequence: 0,
         };
         volume.apply(&Command::SessionOpen {
@@ -150,20 +145,19 @@ impl Volume {
 
     fn of_a_bucket() -> Volume {
         Volume {
-            partition: Partition::new(IdRange::whole(IdEpoch(1)), root_record(), true),
+            state: State::of(Partition::new(IdRange::whole(IdEpoch(1)), root_record(), true)),
             sequence: 0,
         }
     }
 
     fn install(&mut self, entries: &[Listed]) {
-        let (dir, backing, namespace) =
-            (Ino::ROOT, self.partition.backing(), self.partition.namespace());
+        let (dir, backing, namespace) = (Ino::ROOT, self.state.backing(), self.state.namespace());
         let listing = Listing { dir, entries, page: None, scope: Scope::Next, after: None };
         let mut draw = namespace.draw_ids(0);
         let Interpreted { entries, hidden, .. } = backing
             .interpret(namespace, &listing, |_| draw.draw(dir.slot()).expect("an id is left"));
         let stamp =
-            Stamp { time: Time::from_secs(1_800_000_000), version: self.partition.next_version() };
+            Stamp { time: Time::from_secs(1_800_000_000), version: self.state.next_version() };
         let (epoch, owner, progress) = (0, (0, 0), LoadProgress::Unchanged);
         self.apply(&Command::Backing(BackingCommand::Install {
             dir,
@@ -182,7 +176,7 @@ impl Volume {
             Make::Directory => Slot((number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16),
             _ => parent.slot(),
         };
-        let ino = self.partition.namespace().next_ino(slot).expect("an id is left");
+        let ino = self.state.namespace().next_ino(slot).expect("an id is left");
         self.run(Mutation::Make { parent, name: name(number), ino, mode: 0o755, what });
         ino
     }
@@ -195,13 +189,18 @@ impl Volume {
             secs: 1_800_000_000 + (self.sequence / 10_000) as i64,
             nanos: (self.sequence % 10_000) as u32 * 100_003 % 1_000_000_000,
         };
-        let stamp = Stamp { time, version: self.partition.next_version() };
+        let stamp = Stamp { time, version: self.state.next_version() };
+        if let Mutation::Write { ino, .. } = mutation {
+            let (version, sums) = (stamp.version, vec![Some(self.sequence as u32)]);
+            let staged = LocalCommand::Staged { ino, version, first: 0, sums, range: None };
+            self.state.stage(&staged);
+        }
         self.apply(&Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
     }
 
     fn apply(&mut self, command: &Command) {
-        let next = LogIndex(self.partition.applied().0 + 1);
-        let answer = self.partition.apply(next, command).answer;
+        let next = LogIndex(self.state.applied().0 + 1);
+        let answer = self.state.apply(next, command).answer;
         assert!(answer.is_none_or(|answer| answer.is_ok()), "nothing stands against it");
     }
 }

@@ -87,6 +87,11 @@ impl BlockRuns {
         self.0.iter().map(|((ino, end), first)| (ino, first..end))
     }
 
+    /// The runs of a file, in order.
+    pub fn of(&self, ino: Ino) -> impl Iterator<Item = Range<u64>> {
+        self.0.range((ino, 0)..=(ino, u64::MAX)).map(|((_, end), first)| first..end)
+    }
+
     /// Returns the number of newly added blocks.
     pub fn insert(&mut self, ino: Ino, blocks: Range<u64>) -> u64 {
         if blocks.is_empty() {

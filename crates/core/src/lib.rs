@@ -4,8 +4,10 @@
 //! - No clock, thread, file, socket or randomness: time, ids and entropy arrive in commands.
 //! - A [`partition::Partition`] is the replicated state: the same log yields the same state
 //!   everywhere.
-//! - Every other module is a component of the partition, or a planner of the node's next action
-//!   ([`cache`], [`locks`]) without replicated state.
+//! - A [`state::State`] is a partition beside the extents of one node's disk, which no other node
+//!   knows.
+//! - Every other module is a component of them, or a planner of the node's next action ([`cache`],
+//!   [`locks`]) without replicated state.
 
 pub mod backing;
 pub mod blocks;
@@ -17,4 +19,5 @@ pub mod locks;
 pub mod namespace;
 pub mod partition;
 pub mod session;
+pub mod state;
 pub mod tree;

@@ -1,6 +1,6 @@
 //! A partition: the state machine behind one replicated log. It owns the namespace, the session
-//! table, the content, the extents and the bucket index, and it decides the order in which they
-//! follow a command.
+//! table, the content and the bucket index, and it decides the order in which they follow a
+//! command. It has no fact about a disk: [`crate::state`] puts a node's extents beside it.
 //!
 //! Laws:
 //! - [`Partition::apply`] is the only way to change it. The result depends on the state and the
@@ -8,25 +8,21 @@
 //! - A refused command changes nothing but the session table (O-59).
 //! - `applied` is the index of the last command; indices have no gaps.
 //! - Every version in the state is `<= version`, and `version` never decreases.
-//! - A command takes effect on the namespace at once. Backing, and content and extents of removed
-//!   inodes, follow in [`Partition::apply_deferred`]; reading the backing before that is a bug and
-//!   asserts.
+//! - A command takes effect on the namespace at once. Backing, and the content of removed inodes,
+//!   follow in [`Partition::apply_deferred`]; reading the backing before that is a bug and asserts.
 
 mod rebuild;
 
 pub use rebuild::{Rebuilt, Remains};
 
 use crate::backing::{Backing, BackingItem};
-use crate::blocks;
-use crate::byte_map::{self, ByteMap, ByteMapMut, ExtentItem};
-use crate::content::Content;
-use crate::extent::Extents;
+use crate::byte_map::JoinedItem;
+use crate::content::{Content, ContentChange, ContentItem, ContentMut};
 pub use crate::namespace::Inconsistent;
 use crate::namespace::{Change, Namespace, NamespaceItem, Operation};
 use crate::session::{Session, Sessions, Verdict};
 use ebb_model::*;
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
 
 /// The replicated state, changed by [`Partition::apply`] alone. A clone is O(1).
 #[derive(Clone)]
@@ -34,40 +30,34 @@ pub struct Partition {
     namespace: Namespace,
     sessions: Sessions,
     content: Content,
-    extents: Extents,
     backing: Backing,
     applied: LogIndex,
     version: Version,
-    /// Changes that backing, and content and extents of removed inodes, have not followed yet.
+    /// Changes that backing, and the content of removed inodes, have not followed yet.
     deferred: Vec<Change>,
 }
 
 /// One item of a partition's snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SnapshotItem {
-    Position { applied: LogIndex, version: Version },
+    Position {
+        applied: LogIndex,
+        version: Version,
+    },
     Namespace(NamespaceItem),
-    Session { id: SessionId, session: Session },
-    Extent(ExtentItem),
+    Session {
+        id: SessionId,
+        session: Session,
+    },
+    /// Of older versions.
+    Joined(JoinedItem),
     Backing(BackingItem),
-}
-
-/// Work for the node after a command. Every effect is idempotent.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Effect {
-    /// The inode was removed: delete its store file.
-    Drop { ino: Ino },
-    /// The file was truncated: bytes from `len_bytes` on must never be read again.
-    Cut { ino: Ino, len_bytes: u64 },
-    /// These blocks became holes: deallocate their space.
-    Punch { ino: Ino, blocks: Range<u64> },
-    /// No file uses this range of a pack file any more: deallocate its space.
-    Vacate { range: PackRange },
+    Content(ContentItem),
 }
 
 /// The outcome of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Applied {
+pub struct Outcome {
     /// The reply to a client's mutation; `None` for other commands.
     pub answer: Option<Result<Mutated, RpcError>>,
     /// Inodes with changed attributes, names or data, to invalidate in other clients' caches.
@@ -75,7 +65,15 @@ pub struct Applied {
     /// Names, with their directories, that changed without a client's mutation: each now refers to
     /// another inode or to none.
     pub names: Vec<(Ino, Name)>,
-    pub effects: Vec<Effect>,
+    /// For the extents of each node to follow, in order.
+    pub content: Vec<ContentChange>,
+}
+
+impl Outcome {
+    /// Whether a client's mutation was refused.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.answer, Some(Err(_)))
+    }
 }
 
 impl Partition {
@@ -87,7 +85,6 @@ impl Partition {
             namespace,
             sessions: Sessions::default(),
             content: Content::default(),
-            extents: Extents::default(),
             backing,
             applied: LogIndex(0),
             version: Version(0),
@@ -105,7 +102,7 @@ impl Partition {
         std::iter::once(SnapshotItem::Position { applied: self.applied, version: self.version })
             .chain(self.namespace.items().map(SnapshotItem::Namespace))
             .chain(sessions)
-            .chain(byte_map::items(&self.content, &self.extents).map(SnapshotItem::Extent))
+            .chain(self.content.items().map(SnapshotItem::Content))
             .chain(self.backing().items().map(SnapshotItem::Backing))
     }
 
@@ -113,20 +110,31 @@ impl Partition {
     pub fn from_items(
         items: impl IntoIterator<Item = SnapshotItem>,
     ) -> Result<Partition, Inconsistent> {
+        Partition::restore(items, |_| {})
+    }
+
+    /// Restores a partition. `restore_more` adds to its content before it is checked.
+    pub(crate) fn restore(
+        items: impl IntoIterator<Item = SnapshotItem>,
+        restore_more: impl FnOnce(&mut Content),
+    ) -> Result<Partition, Inconsistent> {
         let mut positions = Vec::new();
         let mut names = Vec::new();
         let mut sessions = Sessions::default();
-        let (mut content, mut extents) = (Content::default(), Extents::default());
+        let mut content = Content::default();
         let mut backing = Backing::new(false);
         for item in items {
             match item {
                 SnapshotItem::Position { applied, version } => positions.push((applied, version)),
                 SnapshotItem::Namespace(item) => names.push(item),
                 SnapshotItem::Session { id, session } => sessions.restore(id, session),
-                SnapshotItem::Extent(item) => byte_map::restore(&mut content, &mut extents, item),
+                SnapshotItem::Content(item) => content.restore(item),
                 SnapshotItem::Backing(item) => backing.restore(item),
+                // The caller restores them: they have facts of extents, too.
+                SnapshotItem::Joined(_) => {}
             }
         }
+        restore_more(&mut content);
         let [(applied, version)] = positions[..] else {
             return Err(Inconsistent {
                 problems: vec![format!("there are {} positions", positions.len())],
@@ -137,7 +145,6 @@ impl Partition {
             namespace,
             sessions,
             content,
-            extents,
             backing,
             applied,
             version,
@@ -150,11 +157,11 @@ impl Partition {
     /// Descriptions of broken laws. Empty unless there is a bug or the snapshot was modified.
     pub fn check(&self) -> Vec<String> {
         let mut problems = self.namespace.check();
-        problems.extend(byte_map::check(&self.content, &self.extents));
-        problems.extend(self.backing.check(&self.namespace, self.extents()));
-        for ino in self.extents().files().chain(self.extents.exposed()) {
+        problems.extend(self.content.check());
+        problems.extend(self.backing.check(&self.namespace, &self.content));
+        for ino in self.content.files() {
             if self.namespace.inode(ino).is_none_or(|inode| inode.attr.kind != FileKind::Regular) {
-                problems.push(format!("inode {ino} has extents and is not a file"));
+                problems.push(format!("inode {ino} has content and is not a file"));
             }
         }
         problems
@@ -168,42 +175,30 @@ impl Partition {
         &self.sessions
     }
 
-    /// Content and extents, joined.
-    pub fn extents(&self) -> ByteMap<'_> {
-        ByteMap::new(&self.content, &self.extents)
-    }
-
-    fn extents_mut(&mut self) -> ByteMapMut<'_> {
-        ByteMapMut::new(&mut self.content, &mut self.extents)
+    pub fn content(&self) -> &Content {
+        &self.content
     }
 
     /// The bucket state. Asserts that it has followed the last command.
     pub fn backing(&self) -> &Backing {
-        assert!(!self.has_deferred(), "backing is read before catch_up");
+        assert!(!self.has_deferred(), "backing is read before apply_deferred");
         &self.backing
     }
 
     /// Bytes of the inode that are in holes for certain; 0 unless it is a regular file.
     pub fn hole_bytes(&self, attr: &Attr) -> u64 {
         if attr.kind == FileKind::Regular {
-            self.extents().hole_bytes(attr.ino, attr.size_bytes)
+            self.content.hole_bytes(attr.ino, attr.size_bytes)
         } else {
             0
         }
     }
 
-    /// Dirty bytes of orphan inodes. They never go to the bucket, so no flush waits for them.
-    pub fn orphan_bytes(&self) -> u64 {
-        self.namespace.orphans().map(|(ino, _)| self.extents().dirty_bytes_of(ino)).sum()
-    }
-
     /// Memory of the trees, nearly all of the partition's memory. While a snapshot is written,
     /// changed nodes of the trees exist twice.
     pub fn memory_bytes(&self) -> u64 {
-        (self.namespace.memory_bytes()
-            + self.content.memory_bytes()
-            + self.extents.memory_bytes()
-            + self.backing.memory_bytes()) as u64
+        (self.namespace.memory_bytes() + self.content.memory_bytes() + self.backing.memory_bytes())
+            as u64
     }
 
     /// Index of the last command.
@@ -222,37 +217,36 @@ impl Partition {
     }
 
     /// Applies the command at `index`, which must be `applied + 1`. Returns the reply, the caches
-    /// to invalidate, and the effects that the node must perform.
-    pub fn apply(&mut self, index: LogIndex, command: &Command) -> Applied {
-        let applied = self.apply_namespace(index, command);
+    /// to invalidate, and the changes for extents to follow.
+    pub fn apply(&mut self, index: LogIndex, command: &Command) -> Outcome {
+        let outcome = self.apply_namespace(index, command);
         self.apply_deferred();
-        applied
+        outcome
     }
 
     pub fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
     }
 
-    /// Lets backing, and content and extents of removed inodes, follow the last command.
+    /// Lets backing, and the content of removed inodes, follow the last command.
     pub fn apply_deferred(&mut self) {
         for change in std::mem::take(&mut self.deferred) {
             self.backing.observe(&change, &self.namespace);
-            if let Change::Gone { .. } = change {
-                self.extents_mut().observe(&change);
+            if let Change::Gone { ino, .. } = change {
+                self.content.gone(ino);
             }
         }
     }
 
-    /// Like [`Partition::apply`], but backing, and content and extents of removed inodes, do not
-    /// follow yet.
-    /// Use only between a command and its reply.
-    pub fn apply_namespace(&mut self, index: LogIndex, command: &Command) -> Applied {
+    /// Like [`Partition::apply`], but backing, and the content of removed inodes, do not follow
+    /// yet. Use only between a command and its reply.
+    pub fn apply_namespace(&mut self, index: LogIndex, command: &Command) -> Outcome {
         self.apply_deferred();
         assert_eq!(index.0, self.applied.0 + 1, "log indices have no gaps");
         self.applied = index;
         let mut changes = Vec::new();
         let mut stale = Vec::new();
-        let mut vacated = None;
+        let mut content = Vec::new();
         let mut answer = match command {
             Command::SessionOpen { session, client, replaces } => {
                 if let Some(old) = replaces {
@@ -313,36 +307,27 @@ impl Partition {
                 None
             }
             Command::Stored { ino, first, sums, stamp } => {
-                if self.namespace.stored(*ino, *first, sums, *stamp, &mut changes) {
-                    self.advance(Some(*stamp));
-                }
-                None
+                self.found(*ino, (*first, sums.len() as u64), *stamp, &mut changes)
             }
-            // The inode can be removed while its bytes are being written.
-            Command::Extent(
-                ExtentCommand::Packed { ino, .. } | ExtentCommand::Exposed { ino, .. },
-            ) if self.namespace.inode(*ino).is_none() => None,
-            Command::Extent(command) => {
-                if let ExtentCommand::Packed { ino, range } = *command {
-                    vacated = self.vacated(ino, range);
-                }
-                self.extents_mut().apply(command);
-                None
+            Command::Found { ino, first, count, stamp } => {
+                self.found(*ino, (*first, *count), *stamp, &mut changes)
             }
+            Command::BytesRepeated { .. } => None,
+            // In logs of older versions, about the disk of the node.
+            Command::Extent(_) => None,
             Command::Backing(command) => {
                 self.advance(command.stamp());
                 stale = self.backing.apply(
                     self.version,
                     command,
                     &mut self.namespace,
-                    &mut ByteMapMut::new(&mut self.content, &mut self.extents),
+                    &mut ContentMut::new(&mut self.content, &mut content),
                     &mut changes,
                 );
                 None
             }
         };
-        let (touched, mut effects) = self.observe(&changes, stale);
-        effects.extend(vacated);
+        let touched = self.observe(&changes, stale, &mut content);
         let names = if answer.is_none() { names_of(&changes) } else { Vec::new() };
         // A repeated reply has no hole count: the holes can have changed since.
         if let Some(Ok(Mutated { attr: Some(attr), index: executed, .. })) = &mut answer
@@ -351,7 +336,20 @@ impl Partition {
             attr.hole_bytes = self.hole_bytes(attr);
         }
         self.deferred = changes;
-        Applied { answer, touched, names, effects }
+        Outcome { answer, touched, names, content }
+    }
+
+    fn found(
+        &mut self,
+        ino: Ino,
+        blocks: (u64, u64),
+        stamp: Stamp,
+        changes: &mut Vec<Change>,
+    ) -> Option<Result<Mutated, RpcError>> {
+        if self.namespace.found(ino, blocks, stamp, changes) {
+            self.advance(Some(stamp));
+        }
+        None
     }
 
     fn client(
@@ -394,14 +392,6 @@ impl Partition {
             .and_then(|()| self.namespace.may_restore(ino, to, name))
     }
 
-    /// The pack range that a file leaves when it gets another location. A range that grows in place
-    /// is not left.
-    fn vacated(&self, ino: Ino, new: Option<PackRange>) -> Option<Effect> {
-        let range = self.extents.packed(ino)?;
-        let stays = new.is_some_and(|new| new.begins_as(&range));
-        (!stays).then_some(Effect::Vacate { range })
-    }
-
     fn close_session(&mut self, session: SessionId, changes: &mut Vec<Change>) {
         self.sessions.close(session);
         self.namespace.release_all(session, changes);
@@ -413,38 +403,24 @@ impl Partition {
         }
     }
 
-    /// Lets content and extents of existing files follow the namespace's changes, in order.
-    /// `touched`: inodes that changed without a change of the namespace.
-    fn observe(&mut self, changes: &[Change], mut touched: Vec<Ino>) -> (Vec<Ino>, Vec<Effect>) {
-        let mut effects = Vec::new();
+    /// Lets the content of existing files follow the namespace's changes, in order. Returns the
+    /// inodes with stale caches: `touched` changed without a change of the namespace.
+    fn observe(
+        &mut self,
+        changes: &[Change],
+        mut touched: Vec<Ino>,
+        content: &mut Vec<ContentChange>,
+    ) -> Vec<Ino> {
         for change in changes {
-            if let Change::Zeroed { ino, range, .. } = change {
-                let runs = self.extents().resident_runs(
-                    *ino,
-                    blocks::whole_blocks(range.start, range.end - range.start),
-                );
-                effects.extend(runs.into_iter().map(|blocks| Effect::Punch { ino: *ino, blocks }));
-            }
-            if let Change::Written { ino, packed: Some(range), .. } = *change {
-                effects.extend(self.vacated(ino, Some(range)));
-            }
             touched.extend(change.inodes());
-            if let Change::Gone { ino, .. } = *change {
-                effects.extend(self.vacated(ino, None));
-                effects.push(Effect::Drop { ino });
-                continue;
-            }
-            self.extents_mut().observe(change);
             match *change {
-                Change::Resized { ino, old_bytes, new_bytes, .. } if new_bytes < old_bytes => {
-                    effects.push(Effect::Cut { ino, len_bytes: new_bytes });
-                }
-                _ => {}
+                Change::Gone { ino, .. } => content.push(ContentChange::Gone { ino }),
+                _ => ContentMut::new(&mut self.content, content).observe(change),
             }
         }
         touched.sort_unstable();
         touched.dedup();
-        (touched, effects)
+        touched
     }
 }
 

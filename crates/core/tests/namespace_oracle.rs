@@ -198,7 +198,6 @@ impl World {
                 ino: self.any(dice),
                 offset: dice.of(&[0, 100, 1 << 20, MAX_FILE_BYTES, u64::MAX]),
                 len_bytes: dice.of(&[1, 0, 70_000]),
-                sums: vec![],
                 drop_set_id: dice.of(&[false, true]),
             },
         }

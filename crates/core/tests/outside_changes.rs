@@ -1,12 +1,16 @@
 //! Changes of other writers to the bucket, refused mutations, and volumes without a bucket.
 
+mod staging;
+
 use ebb_core::backing::{BackingItem, FlushStep, PageStep};
 use ebb_core::byte_map::{ByteOrigin, Segment};
-use ebb_core::partition::{Applied, Partition, SnapshotItem};
+use ebb_core::partition::{Partition, SnapshotItem};
+use ebb_core::state::{Applied, State};
 use ebb_model::*;
+use staging::staged;
 
 struct Node {
-    partition: Partition,
+    state: State,
     sequence: u64,
 }
 
@@ -45,7 +49,7 @@ fn object(etag: &str, len_bytes: u64) -> InstalledKind {
 impl Node {
     fn new(backed: bool) -> Node {
         let mut node = Node {
-            partition: Partition::new(IdRange::whole(IdEpoch(1)), record(), backed),
+            state: State::of(Partition::new(IdRange::whole(IdEpoch(1)), record(), backed)),
             sequence: 0,
         };
         node.apply(Command::SessionOpen {
@@ -66,9 +70,12 @@ impl Node {
     }
 
     fn apply(&mut self, command: Command) -> Applied {
-        let index = LogIndex(self.partition.applied().0 + 1);
-        let applied = self.partition.apply(index, &command);
-        assert_eq!(self.partition.check(), Vec::<String>::new(), "after {command:?}");
+        for staged in staged(&command, None) {
+            self.state.stage(&staged);
+        }
+        let index = LogIndex(self.state.applied().0 + 1);
+        let applied = self.state.apply(index, &command);
+        assert_eq!(self.state.check(), Vec::<String>::new(), "after {command:?}");
         applied
     }
 
@@ -77,7 +84,7 @@ impl Node {
     }
 
     fn stamp(&self) -> Stamp {
-        Stamp { time: Time::from_secs(9), version: self.partition.next_version() }
+        Stamp { time: Time::from_secs(9), version: self.state.next_version() }
     }
 
     fn install(&mut self, dir: Ino, entries: Vec<Installed>, progress: LoadProgress) {
@@ -109,18 +116,11 @@ impl Node {
     }
 
     fn write(&mut self, offset: u64, len_bytes: u64) {
-        self.mutate(Mutation::Write {
-            ino: FILE,
-            offset,
-            len_bytes,
-            sums: vec![],
-            drop_set_id: false,
-        })
-        .unwrap();
+        self.mutate(Mutation::Write { ino: FILE, offset, len_bytes, drop_set_id: false }).unwrap();
     }
 
     fn size(&self) -> u64 {
-        self.partition.namespace().attr(FILE).unwrap().size_bytes
+        self.state.namespace().attr(FILE).unwrap().size_bytes
     }
 
     fn replaced(&mut self) -> Applied {
@@ -145,17 +145,17 @@ impl Node {
 #[test]
 fn replaced_object_becomes_the_content_of_the_file() {
     let mut node = Node::with_names();
-    node.apply(Command::Extent(ExtentCommand::Present {
+    node.apply(Command::Extent(LocalCommand::Present {
         ino: FILE,
         etag: "e1".into(),
         first: 0,
         sums: vec![1],
     }));
-    assert_eq!(node.partition.extents().resident_bytes(), BLOCK_BYTES);
+    assert_eq!(node.state.extents().resident_bytes(), BLOCK_BYTES);
     assert_eq!(node.replaced().touched, [FILE]);
-    let segments = node.partition.extents().plan_read(FILE, 0..10, node.size());
+    let segments = node.state.extents().plan_read(FILE, 0..10, node.size());
     assert_eq!(segments, [Segment { origin: ByteOrigin::Remote, range: 0..4 }]);
-    assert!(node.partition.backing().is_settled(), "nothing is to be written back");
+    assert!(node.state.backing().is_settled(), "nothing is to be written back");
 }
 
 /// The same with a dirty file: the local changes stay, and the next put replaces the new object.
@@ -165,9 +165,9 @@ fn dirty_data_outlives_a_replaced_object() {
     node.write(0, 10);
     node.replaced();
     assert_eq!(node.size(), 10);
-    let segments = node.partition.extents().plan_read(FILE, 0..10, 10);
+    let segments = node.state.extents().plan_read(FILE, 0..10, 10);
     assert_eq!(segments, [Segment { origin: ByteOrigin::Local, range: 0..10 }]);
-    let step = node.partition.backing().flush_step(node.partition.namespace(), FILE);
+    let step = node.state.backing().flush_step(node.state.namespace(), FILE);
     assert_eq!(step, FlushStep::Put { key: "f".into(), replaces: Some("e2".into()) });
 }
 
@@ -177,13 +177,13 @@ fn dirty_data_outlives_a_replaced_object() {
 fn a_vanished_object_takes_its_name_along() {
     let mut node = Node::with_names();
     node.vanished("f");
-    assert_eq!(node.partition.namespace().lookup(Ino::ROOT, &name("f")), Err(FsError::NotFound));
-    assert_eq!(node.partition.backing().deletes().count(), 0);
+    assert_eq!(node.state.namespace().lookup(Ino::ROOT, &name("f")), Err(FsError::NotFound));
+    assert_eq!(node.state.backing().deletes().count(), 0);
 
     let mut node = Node::with_names();
     node.write(0, 10);
     node.vanished("f");
-    let step = node.partition.backing().flush_step(node.partition.namespace(), FILE);
+    let step = node.state.backing().flush_step(node.state.namespace(), FILE);
     assert_eq!(step, FlushStep::Put { key: "f".into(), replaces: None });
 }
 
@@ -257,10 +257,10 @@ fn an_inode_waits_for_all_its_names() {
     let chmod =
         || Mutation::SetAttr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } };
     assert_eq!(node.mutate(chmod()), Err(FsError::Busy));
-    assert_eq!(node.partition.backing().unresolved_links(ino), [(Ino::ROOT, name("g"))]);
+    assert_eq!(node.state.backing().unresolved_links(ino), [(Ino::ROOT, name("g"))]);
     node.vanished("g");
     assert_eq!(node.mutate(chmod()), Ok(()));
-    assert_eq!(node.partition.namespace().attr(ino).unwrap().nlink, 1);
+    assert_eq!(node.state.namespace().attr(ino).unwrap().nlink, 1);
 }
 
 /// A listing arrives after the name was removed, or in a later epoch.
@@ -274,12 +274,8 @@ fn a_late_listing_brings_nothing_back() {
         vec![found(name("f"), Ino(1 << 48 | 400), object("e1", 10))],
         LoadProgress::Unchanged,
     );
-    assert_eq!(node.partition.namespace().lookup(Ino::ROOT, &name("f")), Err(FsError::NotFound));
-    assert!(node.partition.backing().knows_absent(
-        node.partition.namespace(),
-        Ino::ROOT,
-        &name("f")
-    ));
+    assert_eq!(node.state.namespace().lookup(Ino::ROOT, &name("f")), Err(FsError::NotFound));
+    assert!(node.state.backing().knows_absent(node.state.namespace(), Ino::ROOT, &name("f")));
     let stamp = node.stamp();
     let entries = vec![found(name("late"), Ino(1 << 48 | 401), object("e", 1))];
     node.log(BackingCommand::Install {
@@ -291,7 +287,7 @@ fn a_late_listing_brings_nothing_back() {
         progress: LoadProgress::Complete,
         stamp,
     });
-    assert!(!node.partition.backing().is_complete(Ino::ROOT));
+    assert!(!node.state.backing().is_complete(Ino::ROOT));
 }
 
 /// The file is removed during its upload: the resulting object is deleted, and only after the
@@ -309,7 +305,7 @@ fn an_upload_outlived_by_nothing_leaves_no_object() {
     .unwrap();
     node.log(BackingCommand::UploadBegun { ino: FILE, key: "n".into(), upload: Some("u".into()) });
     node.mutate(Mutation::Unlink { parent: Ino::ROOT, name: name("n"), holders: vec![] }).unwrap();
-    assert_eq!(node.partition.backing().uploads().map(|(ino, _)| ino).collect::<Vec<_>>(), [FILE]);
+    assert_eq!(node.state.backing().uploads().map(|(ino, _)| ino).collect::<Vec<_>>(), [FILE]);
     node.log(BackingCommand::Uploaded {
         ino: FILE,
         key: "n".into(),
@@ -318,7 +314,7 @@ fn an_upload_outlived_by_nothing_leaves_no_object() {
         version: Version(1),
     });
     assert_eq!(
-        node.partition.backing().deletes().collect::<Vec<_>>(),
+        node.state.backing().deletes().collect::<Vec<_>>(),
         [("n".into(), Some("e".into()))]
     );
 }
@@ -336,14 +332,14 @@ fn a_move_that_is_overtaken_goes_back() {
     node.log(BackingCommand::UploadBegun { ino: FILE, key: "g".into(), upload: None });
     node.mutate(rename("g", "f")).unwrap();
     node.log(BackingCommand::Moved { ino: FILE, key: "g".into(), etag: "e2".into() });
-    let step = |node: &Node| node.partition.backing().flush_step(node.partition.namespace(), FILE);
+    let step = |node: &Node| node.state.backing().flush_step(node.state.namespace(), FILE);
     assert_eq!(step(&node), FlushStep::AwaitDelete { key: "f".into() });
     node.log(BackingCommand::Deleted { key: "f".into() });
     assert_eq!(
         step(&node),
         FlushStep::Move { from: "g".into(), to: "f".into(), etag: "e2".into() }
     );
-    assert_eq!(node.partition.backing().dirt().since, Some(Time::from_secs(9)));
+    assert_eq!(node.state.backing().dirt().since, Some(Time::from_secs(9)));
 }
 
 /// Without a bucket nothing is dirty, no name is reserved and every directory is complete.
@@ -360,7 +356,7 @@ fn a_volume_without_bucket_owes_it_nothing() {
     node.mutate(make(".ebb", DIR, Make::Directory)).unwrap();
     node.mutate(make("f", FILE, Make::Regular)).unwrap();
     node.write(0, 10);
-    let (backing, namespace) = (node.partition.backing(), node.partition.namespace());
+    let (backing, namespace) = (node.state.backing(), node.state.namespace());
     assert!(
         backing.is_settled()
             && backing.is_complete(DIR)
@@ -378,7 +374,7 @@ fn a_volume_without_bucket_owes_it_nothing() {
 fn a_snapshot_that_breaks_a_law_is_refused() {
     let mut node = Node::with_names();
     node.write(0, 10);
-    let items: Vec<SnapshotItem> = node.partition.items().collect();
+    let items: Vec<SnapshotItem> = node.state.partition().items().collect();
     assert!(Partition::from_items(items.clone()).unwrap().items().eq(items.iter().cloned()));
     let mut refused = 0;
     for at in 0..items.len() {
@@ -424,10 +420,10 @@ fn newer_page_does_not_take_the_prefix_of_a_local_directory() {
         progress,
         stamp,
     });
-    let (listed, _) = node.partition.namespace().read_dir(Ino::ROOT, Cookie::START, 10).unwrap();
+    let (listed, _) = node.state.namespace().read_dir(Ino::ROOT, Cookie::START, 10).unwrap();
     let names: Vec<Name> = listed.into_iter().map(|(entry, _)| entry.name).collect();
     assert_eq!(names, [name("d"), name("f")]);
     let is_hidden =
         |item: SnapshotItem| matches!(item, SnapshotItem::Backing(BackingItem::Hidden { .. }));
-    assert!(!node.partition.items().any(is_hidden));
+    assert!(!node.state.partition().items().any(is_hidden));
 }

@@ -1,16 +1,23 @@
 //! A first write assigns the file's range in a pack file.
 
+mod staging;
+
 use bytes::Bytes;
-use ebb_core::partition::{Applied, Effect, Partition};
+use ebb_core::extent::Effect;
+use ebb_core::partition::Partition;
+use ebb_core::state::{Applied, State};
 use ebb_model::*;
+use staging::staged;
 
 const FIRST: PackRange = PackRange { pack: PackId(1), start: 0, len_bytes: PACK_UNIT_BYTES };
 const SECOND: PackRange =
     PackRange { pack: PackId(2), start: PACK_UNIT_BYTES, len_bytes: 2 * PACK_UNIT_BYTES };
 
 struct Volume {
-    partition: Partition,
+    state: State,
     ino: Ino,
+    /// For the next write.
+    range: Option<PackRange>,
 }
 
 impl Volume {
@@ -31,7 +38,7 @@ impl Volume {
         };
         let partition = Partition::new(IdRange::whole(IdEpoch(1)), root, true);
         let ino = partition.namespace().next_ino(Ino::ROOT.slot()).unwrap();
-        let mut volume = Volume { partition, ino };
+        let mut volume = Volume { state: State::of(partition), ino, range: None };
         volume.apply(Command::SessionOpen {
             session: SessionId(1),
             client: "test".into(),
@@ -45,15 +52,18 @@ impl Volume {
     }
 
     fn apply(&mut self, command: Command) -> Applied {
-        let applied = self.partition.apply(LogIndex(self.partition.applied().0 + 1), &command);
-        assert_eq!(self.partition.check(), Vec::<String>::new(), "after {command:?}");
+        for staged in staged(&command, self.range.take()) {
+            self.state.stage(&staged);
+        }
+        let applied = self.state.apply(LogIndex(self.state.applied().0 + 1), &command);
+        assert_eq!(self.state.check(), Vec::<String>::new(), "after {command:?}");
         applied
     }
 
     /// Returns the freed ranges.
     fn run(&mut self, mutation: Mutation) -> Result<Vec<PackRange>, RpcError> {
-        let stamp = Stamp { time: Time::from_secs(2), version: self.partition.next_version() };
-        let tx = TxId { session: SessionId(1), slot: 0, sequence: self.partition.applied().0 };
+        let stamp = Stamp { time: Time::from_secs(2), version: self.state.next_version() };
+        let tx = TxId { session: SessionId(1), slot: 0, sequence: self.state.applied().0 };
         let applied = self.apply(Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
         let vacated = applied.effects.into_iter().filter_map(|effect| match effect {
             Effect::Vacate { range } => Some(range),
@@ -64,18 +74,12 @@ impl Volume {
 
     fn write(&mut self, range: PackRange) -> Result<Vec<PackRange>, RpcError> {
         let (ino, len_bytes) = (self.ino, 100);
-        self.run(Mutation::WritePacked {
-            ino,
-            offset: 0,
-            len_bytes,
-            sums: vec![Some(1)],
-            drop_set_id: false,
-            range,
-        })
+        self.range = Some(range);
+        self.run(Mutation::Write { ino, offset: 0, len_bytes, drop_set_id: false })
     }
 
     fn place(&self) -> Option<PackRange> {
-        self.partition.extents().packed(self.ino)
+        self.state.extents().packed(self.ino)
     }
 }
 
@@ -85,11 +89,11 @@ fn the_file_is_where_its_first_write_says() {
     assert_eq!(volume.write(FIRST).unwrap(), []);
     assert_eq!(volume.place(), Some(FIRST));
     assert_eq!(
-        volume.partition.extents().resident_bytes(),
+        volume.state.extents().resident_bytes(),
         PACK_UNIT_BYTES,
         "its disk usage is its range's"
     );
-    assert_eq!(volume.partition.extents().block(volume.ino, 0).unwrap().sum, Some(1));
+    assert_eq!(volume.state.extents().block(volume.ino, 0).unwrap().sum, Some(1));
 }
 
 /// A file truncated to nothing keeps its range until the next write.

@@ -12,7 +12,8 @@
 use crate::body::{self, u32_at, u64_at};
 use crate::segment::Generation;
 use crate::{Format, FormatError, crc32c};
-use ebb_model::{Command, ExtentCommand, Incarnation, LogIndex};
+pub use ebb_model::Position;
+use ebb_model::{Command, Incarnation, LocalCommand, LogIndex};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::ops::RangeInclusive;
@@ -36,12 +37,6 @@ pub struct RecordHeader {
     /// Index of the command in its group. Of a marker: 0.
     pub index: LogIndex,
 }
-
-/// Counts the records of a node's log across segments, from 1 and without gaps.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
-)]
-pub struct Position(pub u64);
 
 /// A sequence of commands with indices of its own. All groups of a node share one stream of
 /// segments.
@@ -67,7 +62,7 @@ pub struct Term(pub u64);
 
 /// `C` and `L` are references where the payload is only written.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Payload<C = Command, L = ExtentCommand> {
+pub enum Payload<C = Command, L = LocalCommand> {
     /// Of a partition's group.
     Command(C),
     /// Of [`GroupId::LOCAL`].
@@ -129,7 +124,7 @@ pub enum Decoded {
 
 /// Appends the record to `out`; on error `out` is unchanged. Consecutive records stay aligned
 /// within the buffer.
-pub fn encode<C: Borrow<Command>, L: Borrow<ExtentCommand>>(
+pub fn encode<C: Borrow<Command>, L: Borrow<LocalCommand>>(
     header: &RecordHeader,
     payload: &Payload<C, L>,
     out: &mut Vec<u8>,
@@ -280,7 +275,7 @@ fn is_of_group(kind: u8, group: GroupId) -> bool {
 /// Initial capacity; most commands are shorter.
 const USUAL_BYTES: usize = 256;
 
-fn write_payload<C: Borrow<Command>, L: Borrow<ExtentCommand>>(
+fn write_payload<C: Borrow<Command>, L: Borrow<LocalCommand>>(
     payload: &Payload<C, L>,
 ) -> Result<(u8, Vec<u8>), FormatError> {
     let format = Format::Record;
@@ -314,6 +309,48 @@ fn write_payload<C: Borrow<Command>, L: Borrow<ExtentCommand>>(
     Ok((kind, bytes))
 }
 
+/// Records of release 0.1.0, which are only read.
+pub mod release_0_1_0 {
+    use super::{COMMAND, FORCED, Format, Frame, START, body, frame};
+    use crate::FormatError;
+    use ebb_model::{Command, LogIndex};
+
+    const VERSION: u8 = 1;
+
+    pub struct Record {
+        /// Of the command. Of the start of a run or a segment: commands with higher indices before
+        /// it are void.
+        pub index: LogIndex,
+        /// `None` for the start of a run or a segment, and for a marker, which voids nothing.
+        pub command: Option<Command>,
+        /// Bytes up to the next record.
+        pub consumed: usize,
+    }
+
+    /// The record at the start of `bytes`; `None` where the log ends or a write was interrupted.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Record>, FormatError> {
+        let format = Format::Record;
+        let whole = match frame(bytes) {
+            Frame::Whole(whole) => whole,
+            Frame::Zeros | Frame::Torn => return Ok(None),
+            Frame::Damaged(error) => return Err(error),
+        };
+        if whole.version != VERSION {
+            return Err(FormatError::Version { format, found: whole.version, known: VERSION });
+        }
+        let command = match whole.kind {
+            COMMAND => Some(body::read(format, super::LINE_BYTES as u64, &whole.payload())?),
+            FORCED | START => None,
+            kind => {
+                let what = format!("record kind {kind} is not supported");
+                return Err(FormatError::Invalid { format, offset: super::KIND_AT as u64, what });
+            }
+        };
+        let consumed = super::LINE_BYTES + whole.lines.len();
+        Ok(Some(Record { index: whole.header.index, command, consumed }))
+    }
+}
+
 enum Frame<'a> {
     Whole(Whole<'a>),
     Zeros,
@@ -328,6 +365,18 @@ struct Whole<'a> {
     version: u8,
     payload_bytes: usize,
     lines: &'a [u8],
+}
+
+impl Whole<'_> {
+    /// The payload without tags and filling.
+    fn payload(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = Vec::with_capacity(self.lines.len());
+        for line in self.lines.chunks_exact(LINE_BYTES) {
+            bytes.extend_from_slice(&line[1..]);
+        }
+        bytes.truncate(self.payload_bytes);
+        bytes
+    }
 }
 
 fn frame(bytes: &[u8]) -> Frame<'_> {
@@ -390,11 +439,7 @@ fn read_payload(whole: &Whole<'_>) -> Result<Payload, FormatError> {
     if whole.version != VERSION {
         return Err(FormatError::Version { format, found: whole.version, known: VERSION });
     }
-    let mut bytes: Vec<u8> = Vec::with_capacity(whole.lines.len());
-    for line in whole.lines.chunks_exact(LINE_BYTES) {
-        bytes.extend_from_slice(&line[1..]);
-    }
-    bytes.truncate(whole.payload_bytes);
+    let bytes = whole.payload();
     let offset = LINE_BYTES as u64;
     let payload = match whole.kind {
         COMMAND => Payload::Command(body::read(format, offset, &bytes)?),

@@ -1,13 +1,13 @@
 //! What is appended, what a recovery returns of it, and the places of both.
 
 use ebb_format::record::{GroupId, Position, Term};
-use ebb_model::{Command, ExtentCommand, LogIndex};
+use ebb_model::{Command, LocalCommand, LogIndex};
 
 /// A command, as it is appended.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'a> {
     /// Of [`GroupId::LOCAL`].
-    Local(&'a ExtentCommand),
+    Local(&'a LocalCommand),
     /// Of a partition's group, which is any other.
     Command(GroupId, &'a Command),
 }
@@ -33,7 +33,7 @@ pub struct Logged {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LoggedCommand {
-    Local(ExtentCommand),
+    Local(LocalCommand),
     Partition(Command),
 }
 

@@ -29,6 +29,7 @@
 mod entry;
 mod error;
 mod recovery;
+mod release_0_1_0;
 mod replay;
 mod scan;
 mod segments;
@@ -39,6 +40,7 @@ mod verify;
 pub use entry::{Entry, Frontier, Logged, LoggedCommand};
 pub use error::LogError;
 pub use recovery::{Recovery, Start};
+pub use release_0_1_0::Log010;
 pub use replay::Entries;
 pub use segments::{LOG_DIR, is_segment};
 pub use snapshots::{SNAPSHOT_DIR, is_snapshot, list as snapshots, path as snapshot_path};
@@ -51,7 +53,7 @@ use ebb_format::record::{
 };
 use ebb_format::segment::{SEGMENT_HEADER_BYTES, VolumeId};
 use ebb_format::snapshot::SnapshotHeader;
-use ebb_model::{Command, ExtentCommand, Incarnation, LogIndex, Planted};
+use ebb_model::{Command, Incarnation, LocalCommand, LogIndex, Planted};
 use ebb_ports::{Disk, DiskError, DiskFile, Signal, Spawn};
 use futures_util::lock::Mutex;
 use scan::Used;
@@ -273,6 +275,11 @@ impl Log {
         durable.index(group)
     }
 
+    /// The log up to the last command that survives the end of the process.
+    pub fn written_frontier(&self) -> Frontier {
+        self.written.borrow().clone()
+    }
+
     /// Position of the last command that survives the end of the process.
     pub fn written_position(&self) -> Position {
         self.written.borrow().position
@@ -480,7 +487,7 @@ impl Log {
     fn encode_marker(
         &self,
         end: &End,
-        marker: &Payload<&Command, &ExtentCommand>,
+        marker: &Payload<&Command, &LocalCommand>,
     ) -> Result<Vec<u8>, LogError> {
         let mut bytes = Vec::new();
         let header = self.header(end, Position(end.position.0 + 1));
@@ -504,7 +511,7 @@ impl Log {
         &self,
         end: &End,
         header: &RecordHeader,
-        payload: &Payload<&Command, &ExtentCommand>,
+        payload: &Payload<&Command, &LocalCommand>,
         bytes: &mut Vec<u8>,
     ) -> Result<(), LogError> {
         record::encode(header, payload, bytes).map_err(|error| {

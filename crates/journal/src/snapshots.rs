@@ -135,7 +135,17 @@ impl SnapshotFrames {
         group: GroupId,
         index: LogIndex,
     ) -> Result<SnapshotFrames, LogError> {
-        let mut frames = SnapshotFrames::unproved(disk, volume, group, index).await?;
+        SnapshotFrames::open_at(disk, volume, (group, index), path(group, index)).await
+    }
+
+    /// The same, of a file of any name.
+    pub(super) async fn open_at(
+        disk: &dyn Disk,
+        volume: VolumeId,
+        of: (GroupId, LogIndex),
+        path: String,
+    ) -> Result<SnapshotFrames, LogError> {
+        let mut frames = SnapshotFrames::unproved_at(disk, volume, of, path).await?;
         while frames.next().await?.is_some() {}
         let len_bytes = frames.offset;
         Ok(SnapshotFrames { len_bytes, ..SnapshotFrames::begin(frames.path, frames.file).await? })
@@ -148,7 +158,15 @@ impl SnapshotFrames {
         group: GroupId,
         index: LogIndex,
     ) -> Result<SnapshotFrames, LogError> {
-        let path = path(group, index);
+        SnapshotFrames::unproved_at(disk, volume, (group, index), path(group, index)).await
+    }
+
+    async fn unproved_at(
+        disk: &dyn Disk,
+        volume: VolumeId,
+        (group, index): (GroupId, LogIndex),
+        path: String,
+    ) -> Result<SnapshotFrames, LogError> {
         let file = disk.open(&path, OpenMode::Existing).await?;
         let frames = SnapshotFrames::begin(path.clone(), file).await?;
         if frames.header.volume != volume {

@@ -12,7 +12,7 @@
 //! The paper's prototype has 72 variants (O-66).
 
 use crate::{
-    AclClass, Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, PackRange, QuotaLimits,
+    AclClass, Allocation, Caller, Cookie, FileKind, Ino, Name, PackRange, Position, QuotaLimits,
     RenameMode, Replay, SessionId, SetAttr, Time, TrashTarget, TxId, Version, XattrMode,
 };
 use bytes::Bytes;
@@ -32,7 +32,7 @@ pub enum Command {
     /// `session` has closed its last descriptor of an unlinked inode.
     Release { session: SessionId, ino: Ino },
     /// Changes of store files.
-    Extent(ExtentCommand),
+    Extent(LocalCommand),
     /// Changes of the bucket.
     Backing(BackingCommand),
     /// Like `Client`, for a mutation that was acknowledged before a power cut lost it. Quotas do
@@ -42,8 +42,7 @@ pub enum Command {
     /// Makes a directory a quota root, changes its limits, or removes them. Ignored if the
     /// directory cannot be a quota root.
     Quota { dir: Ino, limits: Option<QuotaLimits>, stamp: Stamp },
-    /// Blocks of a file with writable mappings were found changed: `sums` are their new checksums,
-    /// from block `first` on. Ignored if the file is gone.
+    /// Like `Found`, in logs of older versions: of as many blocks as there are `sums`.
     Stored { ino: Ino, first: u64, sums: Vec<u32>, stamp: Stamp },
     /// Like `Client` or `Repeated`, for an unlink, rmdir or rename: an inode that loses its last
     /// name moves to the trash.
@@ -63,6 +62,12 @@ pub enum Command {
     Purge { ino: Ino, holders: Vec<SessionId>, stamp: Stamp },
     /// The volume's head reserves the counters of inode ids below `upto`, in every slot.
     ReserveIds { upto: u32 },
+    /// `count` blocks of a file with writable mappings were found changed, from block `first` on.
+    /// Ignored if the file is gone.
+    Found { ino: Ino, first: u64, count: u64, stamp: Stamp },
+    /// A client has brought back bytes of its write that a power cut had taken. It changes nothing:
+    /// whoever has forced it has forced them.
+    BytesRepeated { ino: Ino },
 }
 
 /// Time and version of a mutation. The leader chooses both; replay keeps them.
@@ -123,8 +128,7 @@ pub enum Mutation {
         ino: Ino,
         name: Bytes,
     },
-    /// Like `Write`, in logs of older versions: `sums` are the checksums of fully covered blocks
-    /// only.
+    /// Like `Write`, in logs of older versions.
     WriteWhole {
         ino: Ino,
         offset: u64,
@@ -159,17 +163,15 @@ pub enum Mutation {
         value: Bytes,
         drop_set_gid: bool,
     },
-    /// Bytes that are in the store file already: the log records only their range (O-67). `sums`:
-    /// checksums of the touched blocks in order, `None` for a block that is not completely cached.
-    Write {
+    /// Like `Write`, in logs of older versions.
+    WriteSummed {
         ino: Ino,
         offset: u64,
         len_bytes: u64,
         sums: Vec<Option<u32>>,
         drop_set_id: bool,
     },
-    /// Like `Write`, for a file without cached blocks: its bytes move to `range` of a pack file. A
-    /// former range of the file is freed.
+    /// Like `Write`, in logs of older versions.
     WritePacked {
         ino: Ino,
         offset: u64,
@@ -177,6 +179,20 @@ pub enum Mutation {
         sums: Vec<Option<u32>>,
         drop_set_id: bool,
         range: PackRange,
+    },
+    /// Bytes that are on a node's disk already: the log records only their range (O-67). The
+    /// node's [`LocalCommand::Staged`] precedes it.
+    Write {
+        ino: Ino,
+        offset: u64,
+        len_bytes: u64,
+        drop_set_id: bool,
+    },
+    /// A `SetAttr` that truncates the file within a block of which a node has the bytes: the block
+    /// becomes dirty. Without such a node it stays clean, and its bytes are those of the object.
+    Truncate {
+        ino: Ino,
+        set: SetAttr,
     },
 }
 
@@ -186,6 +202,7 @@ impl Mutation {
         match *self {
             Mutation::Write { ino, offset, len_bytes, .. }
             | Mutation::WriteWhole { ino, offset, len_bytes, .. }
+            | Mutation::WriteSummed { ino, offset, len_bytes, .. }
             | Mutation::WritePacked { ino, offset, len_bytes, .. } => {
                 Some((ino, offset, len_bytes))
             }
@@ -257,13 +274,13 @@ impl SyncScope {
 /// Law: a command is logged after the bytes that it describes were written, not after they were
 /// forced. After a power cut recovery finds the lost bytes as those that no later `Synced` covers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum ExtentCommand {
+pub enum LocalCommand {
     /// Blocks `first..first + sums.len()` hold the body of the object `etag`.
     Present { ino: Ino, etag: String, first: u64, sums: Vec<u32> },
     /// Clean blocks that are about to be punched. The command is forced before the punch.
     Absent { ino: Ino, first: u64, count: u64 },
-    /// The bytes that records up to `upto` describe are durable.
-    Synced { scope: SyncScope, upto: LogIndex },
+    /// The bytes that records up to the position `upto` describe are durable.
+    Synced { scope: SyncScope, upto: Position },
     /// Checksums of complete blocks that had none, computed from their bytes at `version`.
     Summed { ino: Ino, version: Version, sums: Vec<(u64, u32)> },
     /// After a power cut: these blocks were written and not forced, so their bytes are undefined.
@@ -277,6 +294,17 @@ pub enum ExtentCommand {
     /// forced. Cleared: logged after the last mapping is gone and all bytes were forced and
     /// compared.
     Exposed { ino: Ino, exposed: bool },
+    /// The blocks from `first` on are written at `version`, into the file's pack range `range` if
+    /// it gets one now. `sums`: a checksum for each, `None` for one that is not completely here. It
+    /// belongs to the partition's command directly behind it in the log: without that, or if that
+    /// is refused, it has no effect, and the bytes of the blocks are undefined.
+    Staged {
+        ino: Ino,
+        version: Version,
+        first: u64,
+        sums: Vec<Option<u32>>,
+        range: Option<PackRange>,
+    },
 }
 
 /// Facts about the bucket. Keys are relative to the volume's prefix.
@@ -342,6 +370,19 @@ pub enum BackingCommand {
     /// Like `Unredirect`. If another inode claims the directory's own prefix, the children move to
     /// a prefix with no key above or below it.
     MakeWay { dir: Ino },
+    /// Like `Uploaded`, of a file with writable mappings: the runs `changed`, each from a block up
+    /// to another, can have other bytes by now and stay dirty.
+    UploadedMapped {
+        ino: Ino,
+        key: String,
+        etag: String,
+        len_bytes: u64,
+        version: Version,
+        changed: Vec<(u64, u64)>,
+    },
+    /// Like `Vanished`: a node has the bytes of the runs `kept` of clean blocks, each from a block
+    /// up to another. They become dirty.
+    VanishedKept { parent: Ino, name: Name, kept: Vec<(u64, u64)>, stamp: Stamp },
 }
 
 impl Command {
@@ -352,6 +393,7 @@ impl Command {
             | Command::Repeated { stamp, .. }
             | Command::Quota { stamp, .. }
             | Command::Stored { stamp, .. }
+            | Command::Found { stamp, .. }
             | Command::Discard { stamp, .. }
             | Command::Restore { stamp, .. }
             | Command::Purge { stamp, .. } => Some(*stamp),
@@ -360,6 +402,7 @@ impl Command {
             | Command::SessionClose { .. }
             | Command::Release { .. }
             | Command::ReserveIds { .. }
+            | Command::BytesRepeated { .. }
             | Command::Extent(_) => None,
         }
     }
@@ -372,6 +415,7 @@ impl BackingCommand {
             BackingCommand::Install { stamp, .. }
             | BackingCommand::Replaced { stamp, .. }
             | BackingCommand::Vanished { stamp, .. }
+            | BackingCommand::VanishedKept { stamp, .. }
             | BackingCommand::SendAgain { stamp, .. }
             | BackingCommand::RolledBack { stamp, .. } => Some(*stamp),
             _ => None,

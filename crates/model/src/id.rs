@@ -149,6 +149,12 @@ pub struct TxId {
 /// Maximum concurrent mutations of one session (NFSv4.1 has the same table).
 pub const SESSION_SLOTS: u16 = 64;
 
+/// Counts the records of a node's log across segments, from 1 and without gaps.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct Position(pub u64);
+
 /// Position of a command in a partition's log, from 1.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,

@@ -100,6 +100,12 @@ planted! {
         TermReused,
         /// The forced index of one group of the log counts for another group.
         ForcedOfOtherGroup,
+        /// Staged bytes count for any command of the partition behind them.
+        StagedKept,
+        /// Extents follow commands of the partition that their snapshot has followed already.
+        FollowedTwice,
+        /// A follower leaves the effects of a command to the leader.
+        EffectsLeft,
         /// What was answered is not forced in the background.
         IntervalForgotten,
         /// A key is written before the record that claims it is forced.

@@ -21,7 +21,7 @@ impl Node {
     }
 
     pub(crate) async fn force(&self, scope: SyncScope) -> Result<LogIndex, RpcError> {
-        let upto = self.replica.written();
+        let (upto, position) = (self.replica.written(), self.replica.written_position());
         let all_back = !self.attachments.awaits_any();
         match self.waiting("the node's disk", self.store.sync(scope)).await {
             Ok(any) => {
@@ -29,7 +29,7 @@ impl Node {
                 self.unforced_writers.retain(|ino| self.store.has_unforced_writes(ino));
                 if (any || scope == SyncScope::All) && all_back {
                     let told =
-                        self.commit(Command::Extent(ExtentCommand::Synced { scope, upto })).await;
+                        self.commit_local(LocalCommand::Synced { scope, upto: position }).await;
                     if let Err(error) = told {
                         // A full disk may have room for it once something is removed.
                         self.force_log().await?;
@@ -58,7 +58,7 @@ impl Node {
             return Ok(self.safe.get());
         }
         self.doubt_exposed(Some(ino));
-        let upto = self.replica.written();
+        let upto = self.replica.written_position();
         let all_back = !self.attachments.awaits_any();
         let sync = async {
             let synced = self
@@ -69,17 +69,9 @@ impl Node {
                     RpcError::Refused(FsError::Io)
                 })?;
             if synced && all_back {
-                match self
-                    .commit(Command::Extent(ExtentCommand::Synced {
-                        scope: SyncScope::File(ino),
-                        upto,
-                    }))
-                    .await
-                {
-                    Ok(index) => {
-                        let (first, last) = self.synced.get();
-                        self.synced.set((if last.0 + 1 == index.0 { first } else { index }, index));
-                    }
+                let scope = SyncScope::File(ino);
+                match self.commit_local(LocalCommand::Synced { scope, upto }).await {
+                    Ok(()) => {}
                     // The files are forced all the same.
                     Err(RpcError::Refused(FsError::NoSpace)) => {}
                     Err(error) => return Err(error),
@@ -102,13 +94,6 @@ impl Node {
         Ok(self.safe.get())
     }
 
-    /// The index up to which a power cut loses nothing that a client could miss: beyond the forced
-    /// part there may be commands that only record files as forced.
-    pub(crate) fn durable(&self) -> LogIndex {
-        let (durable, (first, last)) = (self.replica.durable(), self.synced.get());
-        if last == self.replica.written() && first.0 <= durable.0 + 1 { last } else { durable }
-    }
-
     /// Forces every command so far, without the bytes that commands refer to, and removes files and
     /// ranges that are of no use any more.
     pub(crate) fn force_log(&self) -> PortFuture<'_, Result<LogIndex, RpcError>> {
@@ -123,8 +108,8 @@ impl Node {
     async fn remove_doomed(&self) {
         let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
         let forced = match Planted::RemovedBeforeForced.is_on() {
-            true => self.replica.written(),
-            false => self.replica.durable(),
+            true => self.replica.written_position(),
+            false => self.replica.log().durable_position(),
         };
         match self.waiting("the node's disk", self.store.free_pending(forced, has_files)).await {
             Ok(true) => self.trouble("removal", None),

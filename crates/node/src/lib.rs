@@ -8,7 +8,9 @@ mod admin;
 mod buckets;
 mod clients;
 mod data;
+mod effects;
 mod flush;
+mod follower;
 mod force;
 mod identity;
 mod life;
@@ -29,6 +31,7 @@ pub use buckets::{head, side_by_side};
 pub use clients::wire;
 pub use ebb_core::backing::Loss;
 pub use ebb_core::cache::Eviction;
+pub use follower::{Follower, FollowerError};
 pub use life::Stopped;
 pub use options::Options;
 pub use recover::OpenError;
@@ -39,13 +42,14 @@ use buckets::Buckets;
 use clients::attachments::Attachments;
 use clients::barrier::UnforcedWriters;
 use data::Data;
-use ebb_core::extent::Unforced;
+use ebb_core::extent::{Effect, Unforced};
 use ebb_core::locks::LockTable;
-use ebb_core::partition::{Applied, Effect, Partition};
+use ebb_core::state::{Applied, State};
 use ebb_journal::LogError;
 use ebb_model::*;
 use ebb_ports::{DiskError, Ports};
 use ebb_store::Store;
+use effects::EffectError;
 use flush::Flusher;
 use futures_util::future::{Either, select};
 use names::Names;
@@ -90,10 +94,8 @@ pub struct Node {
     unforced_writers: UnforcedWriters,
     /// Operations answered up to here survive a power cut with all their bytes.
     safe: Cell<LogIndex>,
-    /// The first and the last of the latest consecutive commands that record a file as forced.
-    synced: Cell<(LogIndex, LogIndex)>,
-    /// Index of the last snapshot.
-    snapshot_at: Cell<LogIndex>,
+    /// Position of the last snapshot.
+    snapshot_at: Cell<Position>,
     stopping: Cell<bool>,
 }
 
@@ -148,6 +150,12 @@ impl Node {
         Ok(index)
     }
 
+    /// Logs and applies a command about this node's disk, and performs its effects.
+    async fn commit_local(&self, command: LocalCommand) -> Result<(), RpcError> {
+        let (_, applied) = self.replica.propose(|_| Ok(command)).await?;
+        self.perform_effects(applied, None).await
+    }
+
     /// Performs the effects of an applied command: on store files and on caches of other clients.
     async fn perform_effects(
         &self,
@@ -164,55 +172,32 @@ impl Node {
             self.attachments.notify_others(author, &Notice::Relinked { dir, name });
         }
         for effect in applied.effects {
-            match effect {
-                Effect::Drop { ino } => {
-                    self.data.forget(ino);
-                    self.readahead.forget(ino);
-                    self.flusher.has_ended(ino);
-                    self.flusher.forget_failed(ino);
-                    // A power cut may bring the inode back as long as the command is not forced.
-                    self.store.free_file_after(ino, self.replica.written());
+            if let Effect::Drop { ino } = effect {
+                self.data.forget(ino);
+                self.readahead.forget(ino);
+                self.flusher.has_ended(ino);
+                self.flusher.forget_failed(ino);
+            }
+            let at = self.replica.written_position();
+            let done = effects::perform(
+                &self.store,
+                |ino| self.location(ino),
+                || self.force_log(),
+                &effect,
+                at,
+            );
+            match done.await {
+                Err(EffectError::Log(error)) => return Err(error),
+                Err(EffectError::Cut(ino, error)) => return Err(self.disk_failed(ino, error)),
+                Err(EffectError::Hole(ino, error)) if self.is_seen(ino) => {
+                    return Err(self.disk_failed(ino, error));
                 }
-                Effect::Vacate { range } => {
-                    self.store.free_range_after(range, self.replica.written())
-                }
-                Effect::Cut { ino, len_bytes } => {
-                    let place = self.location(ino);
-                    // Recorded first: the cut stays due if a later step fails.
-                    self.store.is_to_be_cut(&place);
-                    let longer = self
-                        .store
-                        .is_longer(&place, len_bytes)
-                        .await
-                        .map_err(|error| self.disk_failed(ino, error))?;
-                    if longer {
-                        // Otherwise a power cut could bring back the length without the bytes.
-                        self.force_log().await?;
-                    }
-                    self.store
-                        .cut(&place, len_bytes)
-                        .await
-                        .map_err(|error| self.disk_failed(ino, error))?;
-                }
-                Effect::Punch { ino, blocks } => {
-                    // Otherwise a power cut could bring back the blocks without their bytes.
-                    self.force_log().await?;
-                    let (start, len) =
-                        (blocks.start * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
-                    let made = self.store.hole(&self.location(ino), start, len).await;
-                    if let Err(error) = &made
-                        && self.is_seen(ino)
-                    {
-                        return Err(self.disk_failed(ino, error.clone()));
-                    }
-                    // The range is a hole in the state, and reads as zeros all the same.
-                    self.trouble(
-                        "holes",
-                        made.err().map(|error| {
-                            format!("the space of a hole could not be given back: {error}")
-                        }),
-                    );
-                }
+                Err(EffectError::Hole(_, error)) => self.trouble(
+                    "holes",
+                    Some(format!("the space of a hole could not be given back: {error}")),
+                ),
+                Ok(()) if matches!(effect, Effect::Punch { .. }) => self.trouble("holes", None),
+                Ok(()) => {}
             }
         }
         self.flusher.wake();
@@ -223,7 +208,7 @@ impl Node {
     /// created anew. Called after writing, with the inode's latch held exclusively.
     fn drop_if_gone(&self, ino: Ino) {
         if self.replica.view().namespace().inode(ino).is_none() {
-            self.store.free_file_after(ino, self.replica.written());
+            self.store.free_file_after(ino, self.replica.written_position());
         }
     }
 
@@ -250,7 +235,7 @@ impl Node {
     /// given, and performs its effects.
     async fn commit_stamped(
         &self,
-        choose: impl FnOnce(&Partition, Stamp) -> Result<Command, RpcError>,
+        choose: impl FnOnce(&State, Stamp) -> Result<Command, RpcError>,
     ) -> Result<(), RpcError> {
         let time = self.ports.clock.wall();
         let proposed = self

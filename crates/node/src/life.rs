@@ -75,7 +75,10 @@ impl Node {
             if Planted::IntervalForgotten.is_on() {
                 continue;
             }
-            if self.safe.get() < self.replica.written() || self.store.has_pending_frees() {
+            let log = self.replica.log();
+            let is_due = self.safe.get() < self.replica.written()
+                || log.durable_position() < log.written_position();
+            if is_due || self.store.has_pending_frees() {
                 let forced = self.force_all().await;
                 self.trouble(
                     "force",
@@ -131,7 +134,9 @@ impl Node {
             // the next one.
             let least = (self.replica.view().namespace().len() as u64 / SNAPSHOT_SHARE)
                 .max(self.options.snapshot_operations);
-            let short = self.replica.written().0 - self.snapshot_at.get().0 < least;
+            // A write has two records.
+            let logged = (self.replica.written_position().0 - self.snapshot_at.get().0) / 2;
+            let short = logged < least;
             // A snapshot does not record which bytes clients have yet to replay.
             if short || self.attachments.awaits_any() {
                 continue;

@@ -6,15 +6,18 @@
 //! applied to.
 
 use crate::uncommitted::Uncommitted;
-use ebb_core::partition::{Applied, Partition};
-use ebb_format::record::{GroupId, Position};
-use ebb_journal::{Entry, Log, LogError, SnapshotAt};
-use ebb_model::{BackingCommand, Command, FsError, Ino, Installed, LogIndex, RpcError};
+use ebb_core::state::{Applied, State};
+use ebb_format::record::GroupId;
+use ebb_journal::{Entry, Frontier, Log, LogError, SnapshotAt};
+use ebb_model::{
+    BackingCommand, Command, FsError, Ino, Installed, LocalCommand, LogIndex, Position, RpcError,
+    Version,
+};
 use ebb_ports::Spawn;
 use futures_channel::oneshot;
 use futures_util::FutureExt;
 use futures_util::lock::{Mutex, MutexGuard, OwnedMutexGuard};
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -26,19 +29,19 @@ pub struct Replica {
 }
 
 struct Voter {
-    partition: RefCell<Partition>,
-    /// Of the last command that is applied.
-    applied_at: Cell<Position>,
+    state: RefCell<State>,
+    /// The log up to the last command that is applied.
+    applied: RefCell<Frontier>,
     log: Log,
     uncommitted: RefCell<Uncommitted>,
 }
 
 impl Replica {
-    pub fn new(partition: Partition, log: Log, spawn: Rc<dyn Spawn>) -> Replica {
+    pub fn new(state: State, log: Log, spawn: Rc<dyn Spawn>) -> Replica {
         Replica {
             voter: Rc::new(Voter {
-                partition: RefCell::new(partition),
-                applied_at: Cell::new(log.written_position()),
+                state: RefCell::new(state),
+                applied: RefCell::new(log.written_frontier()),
                 log,
                 uncommitted: RefCell::default(),
             }),
@@ -48,22 +51,22 @@ impl Replica {
     }
 
     /// The present state. Must not be held across an await.
-    pub fn view(&self) -> Ref<'_, Partition> {
+    pub fn view(&self) -> Ref<'_, State> {
         self.apply_deferred();
         self.view_without_backing()
     }
 
     /// As [`Replica::view`], without deferred backing updates: `backing()` and the extents of
     /// removed files may be stale. Used between a command and its answer.
-    pub fn view_without_backing(&self) -> Ref<'_, Partition> {
-        self.voter.partition.borrow()
+    pub fn view_without_backing(&self) -> Ref<'_, State> {
+        self.voter.state.borrow()
     }
 
     /// Applies the deferred part of the last command, after its answer. Otherwise the next
     /// [`Replica::view`] does it, and its caller waits.
     pub fn apply_deferred(&self) {
         if self.view_without_backing().has_deferred() {
-            self.voter.partition.borrow_mut().apply_deferred();
+            self.voter.state.borrow_mut().apply_deferred();
         }
     }
 
@@ -81,11 +84,17 @@ impl Replica {
         self.voter.log.durable(GroupId::PARTITION)
     }
 
-    /// The moment of the present state.
-    pub fn snapshot_at(&self) -> SnapshotAt {
-        let state = self.view();
-        let position = self.voter.applied_at.get();
-        SnapshotAt { index: state.applied(), position, version: state.version() }
+    /// Position of the last command of any group that survives the end of the process.
+    pub fn written_position(&self) -> Position {
+        self.voter.log.written_position()
+    }
+
+    /// The moment of the present state, of the local group and of the partition.
+    pub fn snapshot_at(&self) -> (SnapshotAt, SnapshotAt) {
+        let (state, upto) = (self.view(), self.voter.applied.borrow());
+        let position = upto.position;
+        let local = SnapshotAt { index: upto.index(GroupId::LOCAL), position, version: Version(0) };
+        (local, SnapshotAt { index: state.applied(), position, version: state.version() })
     }
 
     /// Whether a power cut could take back a change of one of these objects.
@@ -101,22 +110,23 @@ impl Replica {
         self.turn.lock().await
     }
 
-    /// Logs and applies the command that `choose` makes of the state, or makes none. The command
+    /// Logs and applies what `choose` makes of the state, or makes nothing. It
     /// survives the death of the process from here on, and a power cut once the log is forced. It
     /// is applied also if the caller has gone. A caller that still waits goes on in the same step
     /// in which it is applied, before any other task sees the state.
-    pub async fn propose(
+    pub async fn propose<P: Into<Proposal>>(
         &self,
-        choose: impl FnOnce(&Partition) -> Result<Command, RpcError>,
+        choose: impl FnOnce(&State) -> Result<P, RpcError>,
     ) -> Result<(LogIndex, Applied), RpcError> {
         let turn = self.turn.clone().lock_owned().await;
-        let command = choose(&self.view())?;
+        let Proposal { local, command } = choose(&self.view())?.into();
         let voter = self.voter.clone();
         let mut writing = Box::pin(async move {
-            let entry = Entry::Command(GroupId::PARTITION, &command);
-            let logged = voter.log.append(&[entry]).await.map_err(refusal)?;
-            let (index, position) = (logged.index(GroupId::PARTITION), logged.position);
-            Ok(Written { voter, index, position, command, is_applied: false, _turn: turn })
+            let command_entry =
+                command.as_ref().map(|command| Entry::Command(GroupId::PARTITION, command));
+            let entries: Vec<Entry> = local.iter().map(Entry::Local).chain(command_entry).collect();
+            let upto = voter.log.append(&entries).await.map_err(refusal)?;
+            Ok(Written { voter, local, command, upto, is_applied: false, _turn: turn })
         });
         let written = match (&mut writing).now_or_never() {
             Some(written) => written,
@@ -133,34 +143,64 @@ impl Replica {
     }
 }
 
+/// What one turn logs: commands of this node, one of the partition, or both.
+pub struct Proposal {
+    local: Vec<LocalCommand>,
+    command: Option<Command>,
+}
+
+impl Proposal {
+    /// A command of the partition, and what it means for this node's disk.
+    pub fn of_both(local: Vec<LocalCommand>, command: Command) -> Proposal {
+        Proposal { local, command: Some(command) }
+    }
+}
+
+impl From<Command> for Proposal {
+    fn from(command: Command) -> Proposal {
+        Proposal { local: Vec::new(), command: Some(command) }
+    }
+}
+
+impl From<LocalCommand> for Proposal {
+    fn from(local: LocalCommand) -> Proposal {
+        Proposal { local: vec![local], command: None }
+    }
+}
+
 /// A command that is in the log and not in the state. No other is chosen before it is applied.
 struct Written {
     voter: Rc<Voter>,
-    index: LogIndex,
-    position: Position,
-    command: Command,
+    local: Vec<LocalCommand>,
+    command: Option<Command>,
+    upto: Frontier,
     is_applied: bool,
     _turn: OwnedMutexGuard<()>,
 }
 
 impl Written {
     fn apply(mut self) -> (LogIndex, Applied) {
-        (self.index, self.apply_once())
+        (self.upto.index(GroupId::PARTITION), self.apply_once())
     }
 
     fn apply_once(&mut self) -> Applied {
         self.is_applied = true;
-        let applied = self.voter.partition.borrow_mut().apply_namespace(self.index, &self.command);
-        self.voter.applied_at.set(self.position);
+        let index = self.upto.index(GroupId::PARTITION);
+        let applied = self.voter.state.borrow_mut().apply_logged(
+            self.upto.position,
+            &self.local,
+            self.command.as_ref().map(|command| (index, command)),
+        );
+        self.voter.applied.replace(self.upto.clone());
         let changed = applied.touched.iter().chain(applied.names.iter().map(|(dir, _)| dir));
         // Ids that are given to entries of the bucket are nowhere else.
         let found: &[Installed] = match &self.command {
-            Command::Backing(BackingCommand::Install { entries, .. }) => entries,
+            Some(Command::Backing(BackingCommand::Install { entries, .. })) => entries,
             _ => &[],
         };
         let changed = changed.copied().chain(found.iter().map(|entry| entry.ino));
         let durable = self.voter.log.durable(GroupId::PARTITION);
-        self.voter.uncommitted.borrow_mut().changed(self.index, changed, durable);
+        self.voter.uncommitted.borrow_mut().changed(index, changed, durable);
         applied
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{FileId, Store};
 use crate::packs;
-use ebb_model::{Ino, LogIndex, PackId, PackRange};
+use ebb_model::{Ino, PackId, PackRange, Position};
 use ebb_ports::DiskError;
 use std::collections::BTreeSet;
 
@@ -22,21 +22,21 @@ struct Going {
 }
 
 impl Store {
-    /// The command at `index` removes the inode: its file is freed once that is forced.
-    pub fn free_file_after(&self, ino: Ino, index: LogIndex) {
+    /// The record at this position removes the inode: its file is freed once that is forced.
+    pub fn free_file_after(&self, ino: Ino, at: Position) {
         let mut state = self.state.borrow_mut();
         // Its bytes matter only if the command is lost, and then as they are.
         state.settled(ino);
         state.uncut.remove(&ino);
         // The removal of a file also clears its failed sync.
         if state.standalone.contains(&ino) || state.failed.contains_key(&ino) {
-            state.pending_frees.push_back((index, PendingFree::File(ino)));
+            state.pending_frees.push_back((at, PendingFree::File(ino)));
         }
     }
 
-    /// The command at `index` frees this range.
-    pub fn free_range_after(&self, range: PackRange, index: LogIndex) {
-        self.state.borrow_mut().pending_frees.push_back((index, PendingFree::Range(range)));
+    /// The record at this position frees this range.
+    pub fn free_range_after(&self, range: PackRange, at: Position) {
+        self.state.borrow_mut().pending_frees.push_back((at, PendingFree::Range(range)));
     }
 
     /// Whether anything is freed once the log is forced.
@@ -57,7 +57,7 @@ impl Store {
     /// were any. `has_files` tells of a pack file whether any file is in it.
     pub async fn free_pending(
         &self,
-        durable: LogIndex,
+        durable: Position,
         has_files: impl Fn(PackId) -> bool,
     ) -> Result<bool, DiskError> {
         let Going { files, ranges, packs } = self.take_due_frees(durable, has_files);
@@ -76,7 +76,7 @@ impl Store {
     }
 
     /// In one step: a pack file that is chosen for removal is marked until it is gone.
-    fn take_due_frees(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Going {
+    fn take_due_frees(&self, durable: Position, has_files: impl Fn(PackId) -> bool) -> Going {
         let mut files = Vec::new();
         let mut ranges = Vec::new();
         while let Some((_, pending_frees)) =

@@ -3,7 +3,7 @@
 use super::reclaim::PendingFree;
 use super::{FileId, StoreLocation};
 use ebb_core::blocks::BlockRuns;
-use ebb_model::{BLOCK_BYTES, Ino, LogIndex, PackId};
+use ebb_model::{BLOCK_BYTES, Ino, PackId, Position};
 use ebb_ports::{DiskError, DiskFile};
 use futures_util::lock::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -49,7 +49,7 @@ pub(super) struct State {
     /// to one only.
     pub syncing: BTreeMap<FileId, Rc<Mutex<()>>>,
     /// In the order of the commands that freed them.
-    pub pending_frees: VecDeque<(LogIndex, PendingFree)>,
+    pub pending_frees: VecDeque<(Position, PendingFree)>,
 }
 
 impl State {

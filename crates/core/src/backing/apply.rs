@@ -2,8 +2,9 @@
 
 use super::install::InstallBatch;
 use super::*;
-use crate::byte_map::ByteMapMut;
+use crate::content::ContentMut;
 use crate::namespace::Change;
+use std::ops::Range;
 
 impl Backing {
     /// Returns the inodes with stale caches. `now` is the partition's last version.
@@ -12,7 +13,7 @@ impl Backing {
         now: Version,
         command: &BackingCommand,
         namespace: &mut Namespace,
-        extents: &mut ByteMapMut,
+        content: &mut ContentMut,
         changes: &mut Vec<Change>,
     ) -> Vec<Ino> {
         if !self.backed {
@@ -31,14 +32,14 @@ impl Backing {
                     owner: *owner,
                     stamp: *stamp,
                 };
-                return self.install(namespace, extents, &batch, progress, changes);
+                return self.install(namespace, content, &batch, progress, changes);
             }
             BackingCommand::UploadBegun { ino, key, upload } => {
-                self.upload_begun(namespace, extents, *ino, key, upload.as_ref(), now)
+                self.upload_begun(namespace, content, *ino, key, upload.as_ref(), now)
             }
             BackingCommand::UploadAborted { ino } => {
                 self.uploads.remove(ino);
-                extents.upload_aborted(*ino);
+                content.upload_aborted(*ino);
                 self.pieces_aborted(*ino);
             }
             BackingCommand::UploadLate { ino } => {
@@ -46,12 +47,17 @@ impl Backing {
                     upload.late = true;
                 }
             }
-            BackingCommand::Uploaded { ino, key, etag, len_bytes, version } => {
+            BackingCommand::Uploaded { ino, key, etag, len_bytes, version }
+            | BackingCommand::UploadedMapped { ino, key, etag, len_bytes, version, .. } => {
+                let changed = match command {
+                    BackingCommand::UploadedMapped { changed, .. } => ranges(changed),
+                    _ => Vec::new(),
+                };
                 let is_late = self.uploads.remove(ino).is_some_and(|upload| upload.late);
                 let version = if is_late { Version(0) } else { *version };
                 let object = BackingObject { key: None, etag: etag.clone(), len_bytes: *len_bytes };
                 if self.settle(namespace, *ino, key, object, Some(version)) {
-                    extents.uploaded(*ino, etag, *len_bytes, version);
+                    content.uploaded(*ino, etag, *len_bytes, version, changed);
                 }
             }
             BackingCommand::Moved { ino, key, etag } => {
@@ -68,8 +74,8 @@ impl Backing {
                     BackingObject { key: None, etag: etag.clone(), len_bytes },
                     None,
                 ) {
-                    extents.upload_aborted(*ino);
-                    extents.moved(*ino, etag);
+                    content.upload_aborted(*ino);
+                    content.moved(*ino, etag);
                 }
             }
             BackingCommand::Deleted { key } => {
@@ -95,7 +101,7 @@ impl Backing {
             BackingCommand::Replaced { ino, etag, len_bytes, modified, stamp } => {
                 return self.replaced(
                     namespace,
-                    extents,
+                    content,
                     *ino,
                     etag,
                     (*len_bytes, *modified),
@@ -103,20 +109,23 @@ impl Backing {
                 );
             }
             BackingCommand::Vanished { parent, name, stamp } => {
-                self.vanished(namespace, extents, *parent, name, *stamp, changes)
+                self.vanished(namespace, content, (*parent, name), &[], *stamp, changes)
+            }
+            BackingCommand::VanishedKept { parent, name, kept, stamp } => {
+                self.vanished(namespace, content, (*parent, name), kept, *stamp, changes)
             }
             BackingCommand::Revalidating { dir } => self.revalidating(namespace, *dir),
             BackingCommand::SendAgain { ino, stamp } => {
-                self.send_again(namespace, extents, *ino, *stamp)
+                self.send_again(namespace, content, *ino, *stamp)
             }
             BackingCommand::Forget { dir, inos } => {
-                let forgotten = self.forget(namespace, extents.view(), *dir, inos, changes);
+                let forgotten = self.forget(namespace, content.view(), *dir, inos, changes);
                 return if forgotten { vec![*dir] } else { Vec::new() };
             }
             BackingCommand::RolledBack { ino, etag, len_bytes, modified, stamp } => {
                 return self.rolled_back(
                     namespace,
-                    extents,
+                    content,
                     *ino,
                     etag,
                     (*len_bytes, *modified),
@@ -140,7 +149,7 @@ impl Backing {
     fn upload_begun(
         &mut self,
         namespace: &Namespace,
-        extents: &mut ByteMapMut,
+        content: &mut ContentMut,
         ino: Ino,
         key: &str,
         upload: Option<&String>,
@@ -171,7 +180,7 @@ impl Backing {
             self.deletes.insert(&old, &Some(home.etag));
         }
         if self.files.contains_key(&ino) {
-            extents.upload_begun(ino, now);
+            content.upload_begun(ino, now);
         }
         self.pieces_sent(ino);
         self.change_dir(ino, |dir| {
@@ -270,7 +279,7 @@ impl Backing {
     fn replaced(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut ByteMapMut,
+        content: &mut ContentMut,
         ino: Ino,
         etag: &str,
         (len_bytes, modified): (u64, Time),
@@ -289,7 +298,7 @@ impl Backing {
                 object.len_bytes = len_bytes;
             }
         });
-        extents.replaced(ino, etag, len_bytes, changed_here);
+        content.replaced(ino, etag, len_bytes, changed_here);
         if !changed_here {
             namespace.replace_content(ino, len_bytes, modified, stamp);
         }
@@ -299,9 +308,9 @@ impl Backing {
     fn vanished(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut ByteMapMut,
-        parent: Ino,
-        name: &Name,
+        content: &mut ContentMut,
+        (parent, name): (Ino, &Name),
+        kept: &[(u64, u64)],
         stamp: Stamp,
         changes: &mut Vec<Change>,
     ) {
@@ -333,13 +342,20 @@ impl Backing {
                 .dirty
                 .take()
                 .filter(|dirty| dirty.content.is_some())
-                .map(|dirty| Dirty { moving: false, ..dirty });
+                .map(|dirty| Dirty { content: Some(stamp.version), moving: false, ..dirty });
         });
-        extents.forget_object(dentry.ino);
+        // Before the object goes: they are its blocks, and from now on nowhere else.
+        content.dirtied(dentry.ino, ranges(kept), stamp.version);
+        content.forget_object(dentry.ino);
         self.change_dir(dentry.ino, |dir| dir.marked = false);
         // Bytes written here and not sent yet outlive the object.
         if !changed_here {
             namespace.remove_installed(parent, name, stamp, changes);
         }
     }
+}
+
+/// Runs of blocks in a command.
+fn ranges(runs: &[(u64, u64)]) -> Vec<Range<u64>> {
+    runs.iter().map(|&(first, end)| first..end).collect()
 }

@@ -1,14 +1,14 @@
 //! Invariant check of the backing, for fsck, snapshots, simulation and tests.
 
 use super::*;
-use crate::byte_map::ByteMap;
+use crate::content::Content;
 use crate::namespace::Link;
 use crate::tree::remembered_wrongly;
 use std::collections::BTreeMap;
 
 impl Backing {
     /// Descriptions of broken laws.
-    pub fn check(&self, namespace: &Namespace, extents: ByteMap) -> Vec<String> {
+    pub fn check(&self, namespace: &Namespace, content: &Content) -> Vec<String> {
         let mut problems = remembered_wrongly([
             ("backed files", self.files.is_recent_so()),
             ("backed directories", self.dirs.is_recent_so()),
@@ -27,7 +27,7 @@ impl Backing {
             return problems;
         }
         self.check_claims(namespace, &mut problems);
-        self.check_files(namespace, extents, &mut problems);
+        self.check_files(namespace, content, &mut problems);
         self.check_directories(namespace, &mut problems);
         self.check_pieces(&mut problems);
         problems
@@ -96,7 +96,7 @@ impl Backing {
         }
     }
 
-    fn check_files(&self, namespace: &Namespace, extents: ByteMap, problems: &mut Vec<String>) {
+    fn check_files(&self, namespace: &Namespace, content: &Content, problems: &mut Vec<String>) {
         for (ino, file) in self.files.iter() {
             let Some(inode) = namespace.inode(ino) else {
                 problems.push(format!("file {ino} is in backing and does not exist"));
@@ -106,16 +106,16 @@ impl Backing {
                 problems.push(format!("{ino} is not a file"));
             }
             let etag = file.object.as_ref().map(|object| &object.etag);
-            if etag != extents.object(ino).map(|object| object.etag).as_ref() {
-                problems.push(format!("file {ino}: backing and extents record different objects"));
+            if etag != content.object(ino).map(|object| object.etag).as_ref() {
+                problems.push(format!("file {ino}: backing and content record different objects"));
             }
-            if extents.object(ino).is_some_and(|object| object.valid_bytes > inode.attr.size_bytes)
+            if content.object(ino).is_some_and(|object| object.valid_bytes > inode.attr.size_bytes)
             {
                 problems.push(format!("file {ino}: the valid part of its object exceeds its size"));
             }
             let named = inode.first.is_some();
-            let content = file.dirty.as_ref().is_some_and(|dirty| dirty.content.is_some());
-            if named && !content && (extents.dirty_bytes_of(ino) > 0 || file.object.is_none()) {
+            let is_queued = file.dirty.as_ref().is_some_and(|dirty| dirty.content.is_some());
+            if named && !is_queued && (content.dirty_count(ino) > 0 || file.object.is_none()) {
                 problems.push(format!("file {ino} has dirty bytes and is not queued"));
             }
             if !named && file.dirty.is_some() {

@@ -6,6 +6,7 @@
 
 use super::*;
 use crate::byte_map::ByteMap;
+use crate::content::Content;
 use crate::namespace::{Change, Inode};
 
 /// Names of a directory that can be evicted.
@@ -32,7 +33,9 @@ impl Backing {
         };
         let mut found = Forgettable::default();
         for (at, (_, child)) in namespace.children_after(dir, after).take(count).enumerate() {
-            if self.may_forget(namespace, extents, dir, &prefix, child) {
+            if self.may_forget(namespace, extents.content(), dir, &prefix, child)
+                && !extents.is_exposed(child.ino)
+            {
                 found.inos.push(child.ino);
             }
             found.next = (at + 1 == count).then_some(child.cookie);
@@ -41,11 +44,11 @@ impl Backing {
     }
 
     /// Evicts those of the inodes that still can be, with their only names, which are in the
-    /// directory.
+    /// directory. No node has bytes of them.
     pub(super) fn forget(
         &mut self,
         namespace: &mut Namespace,
-        extents: ByteMap,
+        content: &Content,
         dir: Ino,
         inos: &[Ino],
         changes: &mut Vec<Change>,
@@ -55,8 +58,7 @@ impl Backing {
             let (parent, name) = namespace.primary_name(*ino)?;
             let child =
                 namespace.dentry(dir, &name).filter(|child| parent == dir && child.ino == *ino)?;
-            let may = self.may_forget(namespace, extents, dir, &prefix, child)
-                && !extents.is_stored(*ino);
+            let may = self.may_forget(namespace, content, dir, &prefix, child);
             may.then_some((name, child))
         };
         let going: Vec<(Name, Dentry)> = inos.iter().filter_map(known).collect();
@@ -98,7 +100,7 @@ impl Backing {
     fn may_forget(
         &self,
         namespace: &Namespace,
-        extents: ByteMap,
+        content: &Content,
         dir: Ino,
         prefix: &str,
         child: Dentry,
@@ -117,7 +119,7 @@ impl Backing {
             FileKind::Directory => self.may_forget_directory(namespace, ino, prefix, has_page),
             FileKind::Regular => {
                 let policy = namespace.inode(dir).map_or(PolicyId::DEFAULT, |dir| dir.policy);
-                self.may_forget_file(extents, (&inode, policy), has_page)
+                self.may_forget_file(content, (&inode, policy), has_page)
             }
             _ => inode.attr.nlink == 1 && has_page,
         }
@@ -126,7 +128,7 @@ impl Backing {
     /// `policy`: of the directory.
     fn may_forget_file(
         &self,
-        extents: ByteMap,
+        content: &Content,
         (inode, policy): (&Inode, PolicyId),
         has_page: bool,
     ) -> bool {
@@ -136,7 +138,7 @@ impl Backing {
         let Some(object) = file.object.filter(|object| object.key.is_none()) else { return false };
         let is_told = if file.recorded { has_page } else { inode.is_as_found(policy) };
         let is_whole = object.len_bytes == inode.attr.size_bytes
-            && extents.is_clean(inode.attr.ino, object.len_bytes);
+            && content.is_clean(inode.attr.ino, object.len_bytes);
         inode.attr.nlink == 1 && is_told && is_whole
     }
 

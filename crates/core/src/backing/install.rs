@@ -3,7 +3,7 @@
 use super::observe::{below, first_name};
 use super::page::recorded_names;
 use super::*;
-use crate::byte_map::ByteMapMut;
+use crate::content::ContentMut;
 use crate::namespace::Change;
 
 /// Names of a directory found in the bucket.
@@ -31,7 +31,7 @@ impl Backing {
     pub(super) fn install(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut ByteMapMut,
+        content: &mut ContentMut,
         batch: &InstallBatch,
         progress: &LoadProgress,
         changes: &mut Vec<Change>,
@@ -49,10 +49,10 @@ impl Backing {
                 plain.push(entry);
                 continue;
             }
-            self.install_plain(namespace, extents, batch, std::mem::take(&mut plain));
-            missing |= !self.install_entry(namespace, extents, batch, entry, &recorded);
+            self.install_plain(namespace, content, batch, std::mem::take(&mut plain));
+            missing |= !self.install_entry(namespace, content, batch, entry, &recorded);
         }
-        self.install_plain(namespace, extents, batch, plain);
+        self.install_plain(namespace, content, batch, plain);
         // Clients that have listed a complete directory must see the new names.
         let grown = self.is_complete(dir) && namespace.last_cookie(dir) != names_before;
         if grown {
@@ -147,7 +147,7 @@ impl Backing {
     fn install_plain(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut ByteMapMut,
+        content: &mut ContentMut,
         batch: &InstallBatch,
         entries: Vec<&Installed>,
     ) {
@@ -163,7 +163,7 @@ impl Backing {
             _ => None,
         };
         let homes: Vec<_> = entries.iter().filter_map(object).collect();
-        extents
+        content
             .set_objects(homes.iter().map(|(ino, object)| (*ino, &*object.etag, object.len_bytes)));
         self.files.extend(homes.into_iter().map(|(ino, object)| {
             (ino, FileBacking { object: Some(object), dirty: None, recorded: false })
@@ -174,7 +174,7 @@ impl Backing {
     fn install_entry(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut ByteMapMut,
+        content: &mut ContentMut,
         batch: &InstallBatch,
         entry: &Installed,
         recorded: &BTreeMap<Ino, &[(Ino, Name)]>,
@@ -249,7 +249,7 @@ impl Backing {
                             recorded: record.is_some(),
                         },
                     );
-                    extents.set_object(*ino, etag, *len_bytes);
+                    content.set_object(*ino, etag, *len_bytes);
                 }
                 // A file without a record has no other name, and its object is at the key of this
                 // one.

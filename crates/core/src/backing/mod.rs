@@ -442,11 +442,13 @@ impl Backing {
                 }
             }
             Mutation::SetAttr { ino, .. }
+            | Mutation::Truncate { ino, .. }
             | Mutation::SetXattr { ino, .. }
             | Mutation::SetAcl { ino, .. }
             | Mutation::RemoveXattr { ino, .. }
             | Mutation::Write { ino, .. }
             | Mutation::WriteWhole { ino, .. }
+            | Mutation::WriteSummed { ino, .. }
             | Mutation::WritePacked { ino, .. }
             | Mutation::Fallocate { ino, .. } => self.admit_change(*ino),
         }

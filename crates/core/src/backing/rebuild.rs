@@ -2,7 +2,7 @@
 //! 14). No file has cached bytes; each gets the object with its bytes, or none.
 
 use super::*;
-use crate::byte_map::ByteMapMut;
+use crate::content::ContentMut;
 use std::collections::BTreeSet;
 
 /// An object of the bucket.
@@ -61,7 +61,7 @@ impl Backing {
     pub(crate) fn rebuild_files(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut ByteMapMut,
+        content: &mut ContentMut,
         objects: &BTreeMap<String, Object>,
         moved: &BTreeMap<Ino, String>,
         stamp: Stamp,
@@ -103,7 +103,7 @@ impl Backing {
                 self.settle_at(namespace, ino, key, object, stamp);
             }
             losses.extend(
-                self.take_content(namespace, extents, ino, object, stamp).map(|loss| (ino, loss)),
+                self.take_content(namespace, content, ino, object, stamp).map(|loss| (ino, loss)),
             );
         }
         for ino in lost {
@@ -111,7 +111,7 @@ impl Backing {
                 .key_of(namespace, ino)
                 .filter(|key| !taken.contains(key) && !self.deletes.contains_key(key));
             losses.extend(
-                self.found_nowhere(namespace, extents, ino, own, stamp).map(|loss| (ino, loss)),
+                self.found_nowhere(namespace, content, ino, own, stamp).map(|loss| (ino, loss)),
             );
         }
         losses
@@ -140,35 +140,35 @@ impl Backing {
     fn take_content(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut ByteMapMut,
+        content: &mut ContentMut,
         ino: Ino,
         Object { etag, len_bytes, modified }: &Object,
         stamp: Stamp,
     ) -> Option<Loss> {
-        let is_same = extents.view().object(ino).is_some_and(|home| home.etag == *etag);
-        let is_newer_here = extents.view().has_unsent(ino);
-        extents.bytes_lost(ino);
+        let is_same = content.view().object(ino).is_some_and(|home| home.etag == *etag);
+        let is_newer_here = content.view().dirty_count(ino) > 0;
+        content.bytes_lost(ino);
         if is_same && !is_newer_here {
             return None;
         }
-        self.rolled_back(namespace, extents, ino, etag, (*len_bytes, *modified), stamp);
+        self.rolled_back(namespace, content, ino, etag, (*len_bytes, *modified), stamp);
         Some(if is_same { Loss::Older } else { Loss::Changed })
     }
 
     fn found_nowhere(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut ByteMapMut,
+        content: &mut ContentMut,
         ino: Ino,
         own: Option<String>,
         stamp: Stamp,
     ) -> Option<Loss> {
         let size_bytes = namespace.attr(ino).map_or(0, |attr| attr.size_bytes);
-        let is_known = extents.view().is_zero_without_object(ino, size_bytes);
-        extents.bytes_lost(ino);
+        let is_known = size_bytes == 0 || content.view().data_count(ino) == 0;
+        content.bytes_lost(ino);
         let is_named = namespace.inode(ino).is_some_and(|inode| inode.first.is_some());
         if is_known && is_named {
-            extents.forget_object(ino);
+            content.forget_object(ino);
             self.change_file(ino, |file| {
                 file.object = None;
                 file.dirty =
@@ -177,7 +177,7 @@ impl Backing {
             return None;
         }
         // Use a key at which no other file's object is ever written, so a read finds no object.
-        extents.rolled_back(ino, NO_OBJECT, size_bytes);
+        content.rolled_back(ino, NO_OBJECT, size_bytes);
         self.change_file(ino, |file| {
             file.object =
                 Some(BackingObject { key: None, etag: NO_OBJECT.into(), len_bytes: size_bytes });

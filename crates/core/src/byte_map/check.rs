@@ -5,17 +5,30 @@ use crate::extent::Extents;
 use ebb_model::Ino;
 use std::ops::Range;
 
-/// Descriptions of broken laws.
+/// Descriptions of broken laws that join the two, which each keep their own.
 pub(crate) fn check(content: &Content, extents: &Extents) -> Vec<String> {
-    let mut problems = content.check();
-    problems.extend(extents.check());
-    problems.extend(check_blocks(content, extents));
+    let mut problems = check_blocks(content, extents);
     problems.extend(check_holes(content, extents));
     problems
 }
 
-/// Every dirty block is present at the version of its last write, and every other block of the
-/// extents is clean and of the file's object.
+/// Descriptions of dirty blocks that are not here.
+pub(crate) fn check_all_present(content: &Content, extents: &Extents) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (ino, run, version) in content.all_dirty() {
+        let found = extents.blocks(ino, run.clone());
+        let found = found.filter(|(_, state)| state.dirty && state.version == version).count();
+        if found as u64 != run.end.saturating_sub(run.start) {
+            problems.push(format!(
+                "inode {ino}: only {found} of the dirty blocks {run:?} are present at {version:?}"
+            ));
+        }
+    }
+    problems
+}
+
+/// A block of the extents is dirty at the version of its last write, or clean and of the file's
+/// object.
 fn check_blocks(content: &Content, extents: &Extents) -> Vec<String> {
     let mut problems = Vec::new();
     let mut blocks = extents.all_blocks().peekable();
@@ -41,14 +54,10 @@ fn check_blocks(content: &Content, extents: &Extents) -> Vec<String> {
         while let Some((at, state)) = blocks.next_if(|(at, _)| *at < (ino, run.start)) {
             problems.extend(clean(at, state.dirty));
         }
-        let mut found = 0;
-        while let Some((_, state)) = blocks.next_if(|(at, _)| *at < (ino, run.end)) {
-            found += u64::from(state.dirty && state.version == version);
-        }
-        if found != run.end.saturating_sub(run.start) {
-            problems.push(format!(
-                "inode {ino}: only {found} of the dirty blocks {run:?} are present at {version:?}"
-            ));
+        while let Some(((_, at), state)) = blocks.next_if(|(at, _)| *at < (ino, run.end)) {
+            if !state.dirty || state.version != version {
+                problems.push(format!("inode {ino}: dirty block {at} is outdated on the disk"));
+            }
         }
     }
     for (at, state) in blocks {

@@ -1,5 +1,5 @@
 //! The byte map: where the bytes of each file are. It joins [`Content`] (the blocks that the file
-//! consists of) with [`Extents`] (the blocks that this node has).
+//! consists of) with [`Extents`] (the blocks that this node has), to read.
 //!
 //! Laws:
 //! - A block is present only if the extents have it as the content names it: a dirty block at the
@@ -7,21 +7,17 @@
 //!   [`ByteMap::block`] decide that, and nothing else does.
 //! - A dirty block that is not present is lost. With one node that is a bug, and asserts.
 //! - An absent block is clean: its bytes follow from the content alone.
-//! - [`ByteMapMut`] lets content decide and extents follow. `local_facts` has the exceptions.
 
 mod check;
-mod follow;
-mod local_facts;
+mod findings;
+mod old_snapshot;
 mod plan;
 mod seek;
-mod snapshot;
 
-pub(crate) use check::check;
-pub(crate) use follow::ByteMapMut;
-pub(crate) use plan::sums_of_touched;
+pub(crate) use check::{check, check_all_present};
+pub(crate) use old_snapshot::restore;
+pub use old_snapshot::{FileItem, JoinedItem};
 pub use plan::{ByteOrigin, Edge, Fill, Segment};
-pub use snapshot::{ExtentItem, FileItem};
-pub(crate) use snapshot::{items, restore};
 
 use crate::blocks::BLOCKS_PER_CHUNK;
 use crate::content::{Content, ObjectBytes};
@@ -39,6 +35,10 @@ pub struct ByteMap<'a> {
 impl<'a> ByteMap<'a> {
     pub fn new(content: &'a Content, extents: &'a Extents) -> ByteMap<'a> {
         ByteMap { content, extents }
+    }
+
+    pub(crate) fn content(self) -> &'a Content {
+        self.content
     }
 
     /// The present blocks among `blocks`, in order.
@@ -101,22 +101,6 @@ impl<'a> ByteMap<'a> {
         self.extents.is_stored(ino)
     }
 
-    /// Whether the node has, or can have, dirty bytes.
-    pub(crate) fn has_unsent(self, ino: Ino) -> bool {
-        self.extents.is_exposed(ino) || self.content.dirty_count(ino) > 0
-    }
-
-    /// Number of blocks that can be non-zero: present, or with valid bytes of the object.
-    fn data_count(self, ino: Ino) -> u64 {
-        self.content.data_count(ino) + self.extents.orphaned_count(ino)
-    }
-
-    /// Whether the file is all zeros without bytes of an object or the node.
-    pub(crate) fn is_zero_without_object(self, ino: Ino, size_bytes: u64) -> bool {
-        let is_zero = !self.extents.is_exposed(ino) && self.data_count(ino) == 0;
-        size_bytes == 0 || is_zero
-    }
-
     pub fn object(self, ino: Ino) -> Option<ObjectBytes> {
         self.content.object(ino)
     }
@@ -158,21 +142,12 @@ impl<'a> ByteMap<'a> {
 
     /// Bytes of a file that are in holes for certain, in whole blocks up to its end.
     pub fn hole_bytes(self, ino: Ino, size_bytes: u64) -> u64 {
-        if size_bytes == 0 {
-            return 0;
-        }
-        let data = self.data_count(ino);
-        let last = (size_bytes - 1) / BLOCK_BYTES;
-        // The last block can be partial.
-        match self.is_zero(ino, last) {
-            true => size_bytes.saturating_sub(data.saturating_mul(BLOCK_BYTES)),
-            false => (last + 1).saturating_sub(data).saturating_mul(BLOCK_BYTES),
-        }
+        self.content.hole_bytes(ino, size_bytes)
     }
 
-    /// Whether the block is absent and zeros.
+    /// Whether the block is clean and zeros.
     pub fn is_zero(self, ino: Ino, block: u64) -> bool {
-        !self.is_present(ino, block) && self.object_bytes(ino, block) == 0
+        self.content.is_zero(ino, block)
     }
 
     /// Whether the block is in a hole: absent and zeros, whatever the object has there.

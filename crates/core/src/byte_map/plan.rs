@@ -6,18 +6,6 @@ use crate::blocks::{runs, touched_blocks, whole_blocks};
 use ebb_model::{BLOCK_BYTES, Ino, Planted};
 use std::ops::Range;
 
-/// Checksums of the touched blocks, from those of the fully covered ones.
-pub(crate) fn sums_of_touched(offset: u64, len_bytes: u64, whole: &[u32]) -> Vec<Option<u32>> {
-    let is_whole = whole_blocks(offset, len_bytes);
-    let of = |block: u64| {
-        whole
-            .get(block.checked_sub(is_whole.start)? as usize)
-            .copied()
-            .filter(|_| block < is_whole.end)
-    };
-    touched_blocks(offset, len_bytes).map(of).collect()
-}
-
 /// The source of a range of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ByteOrigin {

@@ -80,13 +80,11 @@ impl Edit<'_> {
     }
 
     /// Makes holes of the clean blocks from block `from` on that a new object covers: they were
-    /// zeros and stay zeros. `nonzero`: blocks that were no zeros, in order.
-    pub fn keep_zeros(&mut self, from: u64, nonzero: &[Range<u64>]) {
+    /// zeros and stay zeros.
+    pub fn keep_zeros(&mut self, from: u64) {
         let end = self.file.object_blocks().max(from);
         let dirty = self.dirty_runs(from..end).into_iter().map(|(run, _)| run);
-        let mut kept: Vec<Range<u64>> = dirty.chain(nonzero.iter().cloned()).collect();
-        kept.sort_unstable_by_key(|run| run.start);
-        for zeros in gaps(from..end, kept) {
+        for zeros in gaps(from..end, dirty) {
             self.dig(zeros);
         }
     }

@@ -6,18 +6,24 @@
 //! [`ObjectBytes::valid_bytes`] are the object's, all others are zeros.
 //!
 //! Laws:
-//! - Content has no fact about a disk: no presence, no checksum and no pack range. Where one
-//!   decides about content today, it arrives as an argument ([`crate::byte_map`], `local_facts`).
+//! - Content has no fact about a disk: no presence, no checksum and no pack range. What a node has
+//!   found on its disk, and what decides about content, is in the command.
+//! - The extents of a node follow each change ([`ContentChange`]); content never looks at them.
 //! - `valid_bytes` grows only with a new object, so truncated or overwritten bytes never reappear
 //!   from an old one.
 //! - Holes contain no dirty block and end with the valid part of the object.
 //! - A file without any state has no entry. Counters equal the sums of the entries.
 
+mod changes;
 mod dirty_runs;
 mod edit;
+mod snapshot;
 
+pub use changes::ContentChange;
+pub(crate) use changes::ContentMut;
 use dirty_runs::DirtyRuns;
 use edit::Edit;
+pub use snapshot::ContentItem;
 
 use crate::blocks::{BlockRuns, gaps, runs, touched_blocks, whole_blocks};
 use crate::namespace::Change;
@@ -117,7 +123,7 @@ impl ObjectBytes {
 }
 
 /// Identifies an object among those that a file has had, in few bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ObjectMark {
     /// 0 if the file has no object.
     pub(crate) etag_hash: u64,
@@ -141,19 +147,10 @@ impl ObjectMark {
     }
 }
 
-/// Facts about a node's disk that decide which blocks an upload makes clean.
-#[derive(Default)]
-pub(crate) struct UploadFacts {
-    /// Dirty blocks that stay so, in order.
-    pub still_dirty: Vec<Range<u64>>,
-    /// Clean blocks that were not zeros although no object has them, in order.
-    pub nonzero: Vec<Range<u64>>,
-}
-
-/// Changes. They correspond to those of [`crate::extent::Extents`].
+/// Changes. [`ContentMut`] makes them and notes them for the extents.
 impl Content {
-    /// Applies a change of the namespace. `is_boundary_dirtied`: see [`Content::cut`].
-    pub(crate) fn observe(&mut self, change: &Change, is_boundary_dirtied: bool) {
+    /// Applies a change of the namespace.
+    fn observe(&mut self, change: &Change) {
         match *change {
             Change::Written { ino, offset, len_bytes, stamp, .. } => {
                 self.edit(ino, |edit| edit.write(touched_blocks(offset, len_bytes), stamp.version))
@@ -168,27 +165,31 @@ impl Content {
                     edit.dig(whole.start..whole.end.min(edit.file.object_blocks()));
                 });
             }
-            Change::Resized { ino, old_bytes, new_bytes, stamp } if new_bytes < old_bytes => {
-                self.cut(ino, new_bytes, stamp.version, is_boundary_dirtied)
+            Change::Resized { ino, old_bytes, new_bytes, has_edge, stamp }
+                if new_bytes < old_bytes =>
+            {
+                self.cut(ino, new_bytes, stamp.version, has_edge)
             }
-            Change::Gone { ino, .. } | Change::Forgotten { ino } => {
-                self.holes.remove(ino, 0..u64::MAX);
-                self.dirty.remove(ino, 0..u64::MAX);
-                self.files.remove(&ino);
-            }
+            Change::Gone { ino, .. } | Change::Forgotten { ino } => self.gone(ino),
             _ => {}
         }
     }
 
+    /// The file has no content any more.
+    pub(crate) fn gone(&mut self, ino: Ino) {
+        self.holes.remove(ino, 0..u64::MAX);
+        self.dirty.remove(ino, 0..u64::MAX);
+        self.files.remove(&ino);
+    }
+
     /// Truncated blocks become clean, and the object no longer counts for them: no deleted flag is
-    /// needed (O-83). `is_boundary_dirtied`: the block that keeps only its first bytes becomes
-    /// dirty.
-    fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version, is_boundary_dirtied: bool) {
+    /// needed (O-83). The block that keeps only its first bytes becomes dirty if a node has it.
+    fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version, has_edge: bool) {
         self.edit(ino, |edit| {
             edit.clean(len_bytes.div_ceil(BLOCK_BYTES)..u64::MAX);
-            if is_boundary_dirtied {
-                let boundary = len_bytes / BLOCK_BYTES;
-                edit.write(boundary..boundary + 1, version);
+            let edge = len_bytes / BLOCK_BYTES..len_bytes.div_ceil(BLOCK_BYTES);
+            if has_edge || !edit.dirty_runs(edge.clone()).is_empty() {
+                edit.write(edge, version);
             }
             if let Some(object) =
                 edit.file.object.clone().filter(|object| object.valid_bytes > len_bytes)
@@ -204,7 +205,7 @@ impl Content {
     }
 
     /// Sets the backing object of a newly loaded file.
-    pub(crate) fn set_object(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
+    fn set_object(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
         self.edit(ino, |edit| {
             edit.fill(0..u64::MAX);
             edit.set_object(Some(ObjectBytes { etag: etag.into(), valid_bytes: len_bytes }));
@@ -213,7 +214,7 @@ impl Content {
 
     /// Equivalent to [`Content::set_object`] of each file without any state: inode, tag and length
     /// of the object.
-    pub(crate) fn set_objects<'a>(&mut self, homes: impl Iterator<Item = (Ino, &'a str, u64)>) {
+    fn set_objects<'a>(&mut self, homes: impl Iterator<Item = (Ino, &'a str, u64)>) {
         self.files.extend(homes.map(|(ino, etag, len_bytes)| {
             let object = ObjectBytes { etag: etag.into(), valid_bytes: len_bytes };
             let data = object.blocks();
@@ -224,7 +225,7 @@ impl Content {
     /// From `version` on truncations are recorded until the upload ends. An earlier truncation
     /// applies to an upload of older bytes. A multipart upload that gets its id later keeps its
     /// first version.
-    pub(crate) fn upload_begun(&mut self, ino: Ino, version: Version) {
+    fn upload_begun(&mut self, ino: Ino, version: Version) {
         self.edit(ino, |Edit { file, .. }| {
             let object = file.object.as_ref();
             file.cuts.get_or_insert_with(|| {
@@ -233,25 +234,25 @@ impl Content {
         });
     }
 
-    pub(crate) fn upload_aborted(&mut self, ino: Ino) {
+    fn upload_aborted(&mut self, ino: Ino) {
         self.edit(ino, |edit| edit.file.cuts = None);
     }
 
     /// The object is gone; clean blocks become zeros.
-    pub(crate) fn forget_object(&mut self, ino: Ino) {
+    fn forget_object(&mut self, ino: Ino) {
         self.edit(ino, |edit| edit.set_object(None));
     }
 
     /// The object `etag` holds the `len_bytes` bytes of the file at `version`. This version can
     /// precede [`Content::upload_begun`]: a recovered node finds a copy of the object, or the
-    /// object itself, without having sent a byte.
-    pub(crate) fn uploaded(
+    /// object itself, without having sent a byte. `changed`: dirty blocks that stay so, in order.
+    fn uploaded(
         &mut self,
         ino: Ino,
         etag: &str,
         len_bytes: u64,
         version: Version,
-        facts: &UploadFacts,
+        changed: &[Range<u64>],
     ) {
         self.edit(ino, |edit| {
             let zeros_from = edit.file.object_blocks();
@@ -263,10 +264,10 @@ impl Content {
             let object =
                 ObjectBytes { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) };
             edit.set_object(Some(object));
-            edit.keep_zeros(zeros_from, &facts.nonzero);
+            edit.keep_zeros(zeros_from);
             for (run, written) in edit.dirty_runs(0..u64::MAX) {
                 if written <= version {
-                    for sent in gaps(run, facts.still_dirty.iter().cloned()) {
+                    for sent in gaps(run, changed.iter().cloned()) {
                         edit.clean(sent);
                     }
                 }
@@ -275,7 +276,7 @@ impl Content {
     }
 
     /// The object was copied: the same bytes under another tag.
-    pub(crate) fn moved(&mut self, ino: Ino, etag: &str) {
+    fn moved(&mut self, ino: Ino, etag: &str) {
         self.edit(ino, |edit| {
             if let Some(object) = &mut edit.file.object {
                 object.etag = etag.into();
@@ -285,7 +286,7 @@ impl Content {
 
     /// Another writer replaced the object. Dirty blocks and truncations stay. `keep_length`: the
     /// file's own length takes precedence.
-    pub(crate) fn replaced(&mut self, ino: Ino, etag: &str, len_bytes: u64, keep_length: bool) {
+    fn replaced(&mut self, ino: Ino, etag: &str, len_bytes: u64, keep_length: bool) {
         self.edit(ino, |edit| {
             if !keep_length {
                 edit.fill(0..u64::MAX);
@@ -298,8 +299,8 @@ impl Content {
         });
     }
 
-    /// The object is gone and `blocks` are all with other bytes than zeros: they become dirty.
-    pub(crate) fn send_again(&mut self, ino: Ino, version: Version, blocks: &[Range<u64>]) {
+    /// A node has the bytes of these blocks: they become dirty.
+    fn dirtied(&mut self, ino: Ino, blocks: &[Range<u64>], version: Version) {
         self.edit(ino, |edit| {
             for run in blocks {
                 edit.write(run.clone(), version);
@@ -308,13 +309,13 @@ impl Content {
     }
 
     /// Drops all changes in favour of the object.
-    pub(crate) fn rolled_back(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
+    fn rolled_back(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
         self.dirty_lost(ino, 0..u64::MAX);
         self.set_object(ino, etag, len_bytes);
     }
 
     /// The bytes of these blocks were lost, as far as they are dirty.
-    pub(crate) fn dirty_lost(&mut self, ino: Ino, blocks: Range<u64>) {
+    fn dirty_lost(&mut self, ino: Ino, blocks: Range<u64>) {
         self.edit(ino, |edit| edit.clean(blocks));
     }
 }
@@ -362,6 +363,42 @@ impl Content {
     ) -> impl Iterator<Item = (Range<u64>, Version)> {
         let is_any = self.dirty_count(ino) > 0;
         is_any.then(|| self.dirty.within(ino, blocks)).into_iter().flatten()
+    }
+
+    /// Runs of the blocks that can be non-zero: dirty, or with valid bytes of the object.
+    pub fn data_runs(&self, ino: Ino) -> Vec<Range<u64>> {
+        let object = 0..self.object_blocks(ino);
+        let holes = self.holes.of(ino);
+        let mut all = gaps(object, holes);
+        all.extend(self.dirty_runs(ino, 0..u64::MAX));
+        all.sort_unstable_by_key(|run| run.start);
+        let mut merged = Vec::<Range<u64>>::new();
+        for run in all {
+            match merged.last_mut().filter(|last| last.end >= run.start) {
+                Some(last) => last.end = last.end.max(run.end),
+                None => merged.push(run),
+            }
+        }
+        merged
+    }
+
+    /// Bytes of a file that are in holes for certain, in whole blocks up to its end.
+    pub fn hole_bytes(&self, ino: Ino, size_bytes: u64) -> u64 {
+        if size_bytes == 0 {
+            return 0;
+        }
+        let data = self.data_count(ino);
+        let last = (size_bytes - 1) / BLOCK_BYTES;
+        // The last block can be partial.
+        match self.is_zero(ino, last) {
+            true => size_bytes.saturating_sub(data.saturating_mul(BLOCK_BYTES)),
+            false => (last + 1).saturating_sub(data).saturating_mul(BLOCK_BYTES),
+        }
+    }
+
+    /// Whether the block is clean and zeros.
+    pub fn is_zero(&self, ino: Ino, block: u64) -> bool {
+        self.dirty_version(ino, block).is_none() && self.object_bytes(ino, block) == 0
     }
 
     /// Runs of dirty blocks, whatever their versions.
@@ -440,6 +477,7 @@ impl Content {
         self.holes.iter()
     }
 
+    #[cfg(test)]
     pub(crate) fn cuts(&self, ino: Ino) -> Option<Vec<(Version, u64)>> {
         self.look(ino, |file| file.cuts.clone())
     }

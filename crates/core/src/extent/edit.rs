@@ -2,7 +2,7 @@
 
 use super::{Block, Extents, FileExtents};
 use crate::content::ObjectMark;
-use ebb_model::{Ino, PackRange};
+use ebb_model::{Ino, PackRange, Version};
 use std::ops::Range;
 
 pub(super) struct Edit<'a> {
@@ -54,6 +54,15 @@ impl Edit<'_> {
         self.count(block, old, None);
     }
 
+    /// Drops the blocks whose last write, at this version, is not here.
+    pub fn take_older(&mut self, blocks: Range<u64>, version: Version) {
+        for (block, state) in self.list(blocks) {
+            if !state.dirty || state.version != version {
+                self.take(block);
+            }
+        }
+    }
+
     pub fn drop_blocks(&mut self, from: u64) {
         for (block, _) in self.list(from..u64::MAX) {
             self.take(block);
@@ -68,14 +77,14 @@ impl Edit<'_> {
         }
     }
 
-    /// The clean blocks are those of this object.
+    /// The clean blocks are those of this object. Those behind it are dropped.
     pub fn set_object(&mut self, object: ObjectMark) {
-        let (before, after) = (self.file.object.blocks, object.blocks);
-        let differs = self.list(before.min(after)..before.max(after));
-        let clean = differs.iter().filter(|(_, state)| !state.dirty).count() as u64;
+        for (block, state) in self.list(object.blocks..self.file.object.blocks) {
+            if !state.dirty {
+                self.take(block);
+            }
+        }
         self.file.object = object;
-        let orphaned = self.file.orphaned;
-        self.file.orphaned = if before < after { orphaned - clean } else { orphaned + clean };
     }
 
     pub fn pack(&mut self, range: Option<PackRange>) {
@@ -106,10 +115,6 @@ impl Edit<'_> {
         let bytes = self.file.block_bytes(block);
         self.extents.resident_bytes = self.extents.resident_bytes + is * bytes - was * bytes;
         self.extents.dirty_bytes = self.extents.dirty_bytes + is_dirty * bytes - was_dirty * bytes;
-        let file = &mut self.file;
-        let behind_object = u64::from(block >= file.object.blocks);
-        file.orphaned =
-            file.orphaned + (is - is_dirty) * behind_object - (was - was_dirty) * behind_object;
-        file.resident = file.resident + is - was;
+        self.file.resident = self.file.resident + is - was;
     }
 }

@@ -6,11 +6,11 @@
 //! the file's bytes follows from [`crate::content`]; [`crate::byte_map`] compares the two.
 //!
 //! Laws:
-//! - The block map changes only by commands, changes of the namespace and changes of the object.
+//! - The block map changes only by commands of this node and by changes of content.
 //! - A checksum covers all 64 KiB of a block; bytes behind the end of the file count as zeros. So a
 //!   file can grow without a change of any block. Only writes, truncations and power failures void
 //!   a checksum.
-//! - All clean blocks of a file are of one object.
+//! - All clean blocks of a file are of one object, and begin within its valid bytes.
 //! - A packed file has no block that begins behind its pack range, and no non-zero byte behind it.
 //!   Pack ranges do not overlap.
 //! - While a file has writable mappings its block states can be outdated: a checksum proves
@@ -19,19 +19,22 @@
 //! - A file without block and pack range has no entry. Counters equal the sums of the entries.
 
 mod edit;
+mod follow;
 mod packs;
+mod snapshot;
 mod unforced;
 
+pub use follow::Effect;
 use packs::Packs;
+pub use snapshot::ExtentItem;
 pub use unforced::Unforced;
 
-use crate::blocks::{BLOCKS_PER_CHUNK, MAX_BLOCKS, runs};
+use crate::blocks::{BLOCKS_PER_CHUNK, MAX_BLOCKS};
 use crate::content::ObjectMark;
 use crate::tree::{Tree, Value, pack, remembered_wrongly, take};
-use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, PackRange, Planted, Version};
+use ebb_model::{BLOCK_BYTES, Ino, LocalCommand, PackRange, Planted, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::iter::repeat;
 use std::ops::Range;
 
 /// Extents of all files, with totals in bytes. Laws in the module header.
@@ -64,15 +67,12 @@ struct FileExtents {
     /// Object of the clean blocks. Without meaning if there is none.
     object: ObjectMark,
     resident: u64,
-    /// Number of clean blocks behind the object's valid bytes: the object is gone, and they have
-    /// the only copy of its bytes.
-    orphaned: u64,
     packed: Option<PackRange>,
 }
 
 impl Default for FileExtents {
     fn default() -> FileExtents {
-        FileExtents { object: ObjectMark::NONE, resident: 0, orphaned: 0, packed: None }
+        FileExtents { object: ObjectMark::NONE, resident: 0, packed: None }
     }
 }
 
@@ -94,23 +94,17 @@ impl Value<(Ino, u64)> for Block {
 }
 
 const OF_OBJECT: u8 = 1;
-const ORPHANED: u8 = 2;
-const PACKED: u8 = 4;
+const PACKED: u8 = 2;
 
 impl Value<Ino> for FileExtents {
     fn pack(&self, _: &Ino, out: &mut Vec<u8>) {
-        let FileExtents { object, resident, orphaned, packed } = self;
+        let FileExtents { object, resident, packed } = self;
         let flag = |is_set: bool, flag: u8| u8::from(is_set) * flag;
-        let flags = flag(*object != ObjectMark::NONE, OF_OBJECT)
-            | flag(*orphaned > 0, ORPHANED)
-            | flag(packed.is_some(), PACKED);
+        let flags = flag(*object != ObjectMark::NONE, OF_OBJECT) | flag(packed.is_some(), PACKED);
         pack(&(flags, resident), out);
         if *object != ObjectMark::NONE {
             out.extend(object.etag_hash.to_le_bytes());
             pack(&object.blocks, out);
-        }
-        if *orphaned > 0 {
-            pack(orphaned, out);
         }
         if let Some(range) = packed {
             pack(range, out);
@@ -125,9 +119,8 @@ impl Value<Ino> for FileExtents {
         } else {
             ObjectMark::NONE
         };
-        let orphaned = if flags & ORPHANED != 0 { take(bytes) } else { 0 };
         let packed = (flags & PACKED != 0).then(|| take(bytes));
-        FileExtents { object, resident, orphaned, packed }
+        FileExtents { object, resident, packed }
     }
 }
 
@@ -153,12 +146,15 @@ pub struct ResidentChunk {
 /// Changes.
 impl Extents {
     /// Applies a command about blocks that the node has. [`Extents::fetched`] applies `Present`.
-    pub(crate) fn apply(&mut self, command: &ExtentCommand) {
+    pub(crate) fn apply(&mut self, command: &LocalCommand) {
         match *command {
-            ExtentCommand::Present { .. } => {}
-            ExtentCommand::Absent { ino, .. } | ExtentCommand::Unsynced { ino, .. }
+            LocalCommand::Present { .. } => {}
+            LocalCommand::Staged { ino, version, first, ref sums, range } => {
+                self.written(ino, first, sums, range, version)
+            }
+            LocalCommand::Absent { ino, .. } | LocalCommand::Unsynced { ino, .. }
                 if self.is_exposed(ino) => {}
-            ExtentCommand::Absent { ino, first, count } => self.edit(ino, |edit| {
+            LocalCommand::Absent { ino, first, count } => self.edit(ino, |edit| {
                 for (block, state) in edit.list(first..first.saturating_add(count)) {
                     if !state.dirty || Planted::DirtyEvicted.is_on() {
                         edit.take(block);
@@ -166,8 +162,8 @@ impl Extents {
                 }
             }),
             // Only recovery uses it, from the log.
-            ExtentCommand::Synced { .. } => {}
-            ExtentCommand::Summed { ino, version, ref sums } => self.edit(ino, |edit| {
+            LocalCommand::Synced { .. } => {}
+            LocalCommand::Summed { ino, version, ref sums } => self.edit(ino, |edit| {
                 for &(block, sum) in sums {
                     if let Some(state) = edit.block(block)
                         && state.sum.is_none()
@@ -177,7 +173,7 @@ impl Extents {
                     }
                 }
             }),
-            ExtentCommand::Unsynced { ino, first, count } => self.edit(ino, |edit| {
+            LocalCommand::Unsynced { ino, first, count } => self.edit(ino, |edit| {
                 for (block, state) in edit.list(first..first.saturating_add(count)) {
                     if state.dirty {
                         edit.put(block, Block { sum: None, ..state });
@@ -186,9 +182,9 @@ impl Extents {
                     }
                 }
             }),
-            ExtentCommand::Packed { ino, range } => self.edit(ino, |edit| edit.pack(range)),
-            ExtentCommand::Exposed { ino, exposed: true } => drop(self.exposed.insert(&ino, &())),
-            ExtentCommand::Exposed { ino, exposed: false } => drop(self.exposed.remove(&ino)),
+            LocalCommand::Packed { ino, range } => self.edit(ino, |edit| edit.pack(range)),
+            LocalCommand::Exposed { ino, exposed: true } => drop(self.exposed.insert(&ino, &())),
+            LocalCommand::Exposed { ino, exposed: false } => drop(self.exposed.remove(&ino)),
         }
     }
 
@@ -207,19 +203,20 @@ impl Extents {
             }
             edit.set_object(object);
             for (block, sum) in (first..MAX_BLOCKS).zip(sums) {
-                if edit.block(block).is_none() && !is_hole(block) {
+                let is_of_object = block < object.blocks && !is_hole(block);
+                if edit.block(block).is_none() && is_of_object {
                     edit.put(block, Block { version: Version(0), dirty: false, sum: Some(*sum) });
                 }
             }
         });
     }
 
-    /// `blocks` were written, to the pack range `packed` if the file got one. `sums` are their
-    /// checksums in order.
-    pub(crate) fn written(
+    /// The blocks from `first` on were written, to the pack range `packed` if the file got one.
+    /// `sums` are their checksums in order.
+    fn written(
         &mut self,
         ino: Ino,
-        blocks: Range<u64>,
+        first: u64,
         sums: &[Option<u32>],
         packed: Option<PackRange>,
         version: Version,
@@ -228,7 +225,7 @@ impl Extents {
             if packed.is_some() {
                 edit.pack(packed);
             }
-            for (block, sum) in blocks.zip(sums.iter().copied().chain(repeat(None))) {
+            for (block, sum) in (first..MAX_BLOCKS).zip(sums.iter().copied()) {
                 // A dirty block with a void checksum gets one at its upload. So rewrites until then
                 // need no further command that voids it.
                 let rewritten =
@@ -236,89 +233,6 @@ impl Extents {
                 edit.put(block, Block { version, dirty: true, sum: sum.filter(|_| !rewritten) });
             }
         })
-    }
-
-    /// `whole` became a hole, and `edges` were overwritten.
-    pub(crate) fn zeroed(
-        &mut self,
-        ino: Ino,
-        whole: Range<u64>,
-        edges: impl Iterator<Item = u64>,
-        version: Version,
-    ) {
-        self.edit(ino, |edit| {
-            for block in edges {
-                edit.put(block, Block { version, dirty: true, sum: None });
-            }
-            for (block, _) in edit.list(whole) {
-                edit.take(block);
-            }
-        });
-    }
-
-    /// The file was truncated.
-    pub(crate) fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version) {
-        self.edit(ino, |edit| {
-            let end = len_bytes.div_ceil(BLOCK_BYTES);
-            edit.drop_blocks(end);
-            let boundary = len_bytes / BLOCK_BYTES;
-            if !len_bytes.is_multiple_of(BLOCK_BYTES) && edit.block(boundary).is_some() {
-                edit.put(boundary, Block { version, dirty: true, sum: None });
-            }
-            let object = edit.file.object;
-            edit.set_object(ObjectMark { blocks: object.blocks.min(end), ..object });
-        });
-    }
-
-    /// The file has neither block nor mapping any more.
-    pub(crate) fn gone(&mut self, ino: Ino) {
-        self.exposed.remove(&ino);
-        self.edit(ino, |edit| {
-            edit.drop_blocks(0);
-            edit.pack(None);
-        });
-    }
-
-    pub(crate) fn drop_blocks(&mut self, ino: Ino) {
-        self.edit(ino, |edit| edit.drop_blocks(0));
-    }
-
-    pub(crate) fn drop_clean(&mut self, ino: Ino) {
-        self.edit(ino, |edit| edit.drop_clean());
-    }
-
-    /// The clean blocks are those of this object.
-    pub(crate) fn set_object(&mut self, ino: Ino, object: ObjectMark) {
-        self.edit(ino, |edit| edit.set_object(object));
-    }
-
-    /// The object holds the file's bytes at `version`: the blocks of that version and those that
-    /// were clean are clean and of this object.
-    pub(crate) fn cleaned(&mut self, ino: Ino, object: ObjectMark, version: Version) {
-        let is_exposed = self.is_exposed(ino);
-        self.edit(ino, |edit| {
-            edit.set_object(object);
-            for (block, state) in edit.list(0..u64::MAX) {
-                match state.sum {
-                    _ if !state.dirty || state.version > version => {}
-                    Some(_) => edit.put(block, Block { dirty: false, ..state }),
-                    None if is_exposed => {}
-                    // The uploaded block had a checksum. A later write was about to replace it, or
-                    // the power failed: the local bytes are undefined, and the object has the
-                    // uploaded ones.
-                    None => edit.take(block),
-                }
-            }
-        });
-    }
-
-    /// All blocks become dirty.
-    pub(crate) fn send_again(&mut self, ino: Ino, version: Version) {
-        self.edit(ino, |edit| {
-            for (block, state) in edit.list(0..u64::MAX) {
-                edit.put(block, Block { version, dirty: true, ..state });
-            }
-        });
     }
 }
 
@@ -353,21 +267,6 @@ impl Extents {
     /// Object of the file's clean blocks, if there is any.
     pub(crate) fn object_mark(&self, ino: Ino) -> ObjectMark {
         self.look(ino, |file| file.object)
-    }
-
-    /// Number of clean blocks that have the only copy of their bytes, since their object is gone.
-    pub(crate) fn orphaned_count(&self, ino: Ino) -> u64 {
-        self.look(ino, |file| file.orphaned)
-    }
-
-    /// Runs of the clean blocks that have the only copy of their bytes.
-    pub(crate) fn orphaned_runs(&self, ino: Ino) -> Vec<Range<u64>> {
-        let (count, from) = self.look(ino, |file| (file.orphaned, file.object.blocks));
-        if count == 0 {
-            return Vec::new();
-        }
-        let clean = self.blocks(ino, from..u64::MAX).filter(|(_, state)| !state.dirty);
-        runs(clean.map(|(block, _)| block))
     }
 
     /// Whether the file has writable mappings.
@@ -455,42 +354,11 @@ impl Extents {
     }
 }
 
-/// Whole states, for snapshots and proofs.
+/// Whole states, for proofs.
 impl Extents {
     /// Blocks of all files, ordered by inode and block.
     pub(crate) fn all_blocks(&self) -> impl Iterator<Item = ((Ino, u64), Block)> {
         self.blocks.iter()
-    }
-
-    /// Number of blocks of the file.
-    pub(crate) fn resident_count(&self, ino: Ino) -> u64 {
-        self.look(ino, |file| file.resident)
-    }
-
-    /// Restores a file from a snapshot, before its blocks. The number of blocks is trusted here;
-    /// [`Extents::check`] verifies it.
-    pub(crate) fn restore_file(&mut self, ino: Ino, object: ObjectMark, resident: u64) {
-        if resident > 0 {
-            self.files.insert(&ino, &FileExtents { object, resident, ..FileExtents::default() });
-        }
-    }
-
-    /// Restores blocks of a restored file.
-    pub(crate) fn restore_blocks(&mut self, ino: Ino, first: u64, blocks: &[Block]) {
-        let border = self.object_mark(ino).blocks;
-        let mut orphaned = 0;
-        for (at, block) in (first..u64::MAX).zip(blocks) {
-            let bytes = self.block_bytes(ino, at);
-            self.resident_bytes = self.resident_bytes.saturating_add(bytes);
-            self.dirty_bytes = self.dirty_bytes.saturating_add(bytes * u64::from(block.dirty));
-            self.blocks.insert(&(ino, at), block);
-            orphaned += u64::from(!block.dirty && at >= border);
-        }
-        self.files.change(&ino, |file| file.orphaned += orphaned);
-    }
-
-    pub(crate) fn restore_exposed(&mut self, ino: Ino) {
-        self.exposed.insert(&ino, &());
     }
 
     /// Descriptions of broken laws.
@@ -501,21 +369,22 @@ impl Extents {
             ("packs", self.packs.is_recent_so()),
             ("exposed", self.exposed.is_recent_so()),
         ]);
-        let mut counts = BTreeMap::<Ino, (u64, u64)>::new();
+        let mut counts = BTreeMap::<Ino, u64>::new();
         let mut counted = (0, 0);
         for ((ino, at), block) in self.blocks.iter() {
-            let (resident, orphaned) = counts.entry(ino).or_default();
-            *resident += 1;
+            *counts.entry(ino).or_default() += 1;
             let (border, bytes) = self.look(ino, |file| (file.object.blocks, file.block_bytes(at)));
-            *orphaned += u64::from(!block.dirty && at >= border);
+            if !block.dirty && at >= border {
+                problems.push(format!("inode {ino}: clean block {at} is behind its object"));
+            }
             counted = (counted.0 + bytes, counted.1 + bytes * u64::from(block.dirty));
         }
         for (ino, file) in self.files.iter() {
             let found = counts.remove(&ino).unwrap_or_default();
-            if found != (file.resident, file.orphaned) {
+            if found != file.resident {
                 problems.push(format!(
-                    "inode {ino}: {} blocks, {} of no object, but {} and {} are counted",
-                    found.0, found.1, file.resident, file.orphaned
+                    "inode {ino}: {found} blocks, but {} are counted",
+                    file.resident
                 ));
             }
             if (file.resident, file.packed) == (0, None) {

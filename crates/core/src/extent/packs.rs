@@ -68,12 +68,6 @@ impl Extents {
         self.look(ino, |file| file.block_bytes(block))
     }
 
-    /// Restores a range from a snapshot, before the file's blocks.
-    pub(crate) fn restore_packed(&mut self, ino: Ino, range: PackRange) {
-        self.packs.insert(ino, range);
-        self.edit(ino, |edit| edit.file.packed = Some(range));
-    }
-
     pub(super) fn check_packs(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut before: Option<PackRange> = None;

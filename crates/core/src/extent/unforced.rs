@@ -4,7 +4,7 @@
 //! - A byte is recorded from the command that wrote it until a sync covers that command.
 //! - Each byte has one last writer: bytes of an earlier one are obsolete.
 
-use ebb_model::{Ino, LogIndex, Planted, SessionId, Version};
+use ebb_model::{Ino, Planted, Position, SessionId, Version};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -19,18 +19,18 @@ pub struct Unforced {
 struct WrittenRange {
     end: u64,
     version: Version,
-    index: LogIndex,
+    at: Position,
     session: SessionId,
 }
 
 impl Unforced {
-    /// The command of the session at `index` wrote these bytes, at `version`.
+    /// The command of the session at `at` wrote these bytes, at `version`.
     pub fn written(
         &mut self,
         ino: Ino,
         bytes: Range<u64>,
         version: Version,
-        index: LogIndex,
+        at: Position,
         session: SessionId,
     ) {
         self.superseded(ino, bytes.clone());
@@ -38,7 +38,7 @@ impl Unforced {
             self.files
                 .entry(ino)
                 .or_default()
-                .insert(bytes.start, WrittenRange { end: bytes.end, version, index, session });
+                .insert(bytes.start, WrittenRange { end: bytes.end, version, at, session });
         }
     }
 
@@ -64,12 +64,12 @@ impl Unforced {
         }
     }
 
-    /// A sync covers the commands `<= upto`, for one file or all.
-    pub fn synced(&mut self, only: Option<Ino>, upto: LogIndex) {
+    /// A sync covers the records `<= upto`, for one file or all.
+    pub fn synced(&mut self, only: Option<Ino>, upto: Position) {
         for (_, ranges) in
             self.files.iter_mut().filter(|(ino, _)| only.is_none_or(|only| only == **ino))
         {
-            ranges.retain(|_, written| written.index > upto && !Planted::SyncForgetsLater.is_on());
+            ranges.retain(|_, written| written.at > upto && !Planted::SyncForgetsLater.is_on());
         }
         self.files.retain(|_, ranges| !ranges.is_empty());
     }
@@ -131,7 +131,7 @@ mod tests {
                 match step {
                     Step::Write(range) => {
                         naive[range.start as usize..range.end as usize].fill(now);
-                        unforced.written(INO, range, Version(now), LogIndex(now), SESSION);
+                        unforced.written(INO, range, Version(now), Position(now), SESSION);
                     }
                     Step::Supersede(range) => {
                         naive[range.start as usize..range.end as usize].fill(0);
@@ -140,7 +140,7 @@ mod tests {
                     Step::Sync(back) => {
                         let upto = now.saturating_sub(back);
                         naive.iter_mut().filter(|writer| **writer <= upto).for_each(|writer| *writer = 0);
-                        unforced.synced(Some(INO), LogIndex(upto));
+                        unforced.synced(Some(INO), Position(upto));
                     }
                 }
                 let mut shown = [0u64; BYTES];

@@ -48,6 +48,7 @@ impl Namespace {
                 ino,
                 old_bytes,
                 new_bytes: new.size_bytes,
+                has_edge: false,
                 stamp: op.stamp,
             });
         }

@@ -60,7 +60,6 @@ pub use quota::{Count, QUOTA};
 pub use readdir::FIRST_COOKIE;
 pub use trash::{TRASHED, trash_name, trashed_name};
 
-use crate::byte_map::sums_of_touched;
 use crate::tree::Tree;
 use bytes::Bytes;
 use ebb_model::*;
@@ -221,7 +220,8 @@ impl Namespace {
             Mutation::Rename { from, name, to, new_name, mode, holders } => self
                 .rename((*from, name), (*to, new_name), *mode, holders, op)
                 .map(|()| self.removed_attr(op)),
-            Mutation::SetAttr { ino, set } => self.set_attr(*ino, set, op).map(Some),
+            Mutation::SetAttr { ino, set } => self.set_attr(*ino, set, false, op).map(Some),
+            Mutation::Truncate { ino, set } => self.set_attr(*ino, set, true, op).map(Some),
             Mutation::SetXattr { ino, name, value, .. } if name == InodeFlags::ATTRIBUTE => {
                 self.set_flags(*ino, value, op).map(Some)
             }
@@ -232,15 +232,11 @@ impl Namespace {
                 self.set_acl(*ino, *class, value, *drop_set_gid, op).map(Some)
             }
             Mutation::RemoveXattr { ino, name } => self.remove_xattr(*ino, name, op).map(Some),
-            Mutation::Write { ino, offset, len_bytes, sums, drop_set_id } => {
-                self.write(*ino, (*offset, *len_bytes), sums, *drop_set_id, None, op).map(Some)
-            }
-            Mutation::WritePacked { ino, offset, len_bytes, sums, drop_set_id, range } => self
-                .write(*ino, (*offset, *len_bytes), sums, *drop_set_id, Some(*range), op)
-                .map(Some),
-            Mutation::WriteWhole { ino, offset, len_bytes, sums, drop_set_id } => {
-                let sums = sums_of_touched(*offset, *len_bytes, sums);
-                self.write(*ino, (*offset, *len_bytes), &sums, *drop_set_id, None, op).map(Some)
+            Mutation::Write { ino, offset, len_bytes, drop_set_id }
+            | Mutation::WriteWhole { ino, offset, len_bytes, drop_set_id, .. }
+            | Mutation::WriteSummed { ino, offset, len_bytes, drop_set_id, .. }
+            | Mutation::WritePacked { ino, offset, len_bytes, drop_set_id, .. } => {
+                self.write(*ino, (*offset, *len_bytes), *drop_set_id, op).map(Some)
             }
             Mutation::Tmpfile { parent, ino, mode, holder } => {
                 self.tmpfile(*parent, *ino, *mode, *holder, op).map(Some)
@@ -319,22 +315,14 @@ pub enum Change {
     Unlinked { parent: Ino, name: Name, ino: Ino, primary: bool, by_others: bool, stamp: Stamp },
     /// Attributes or extended attributes other than the size changed.
     Touched { ino: Ino, stamp: Stamp },
-    /// Bytes were written: to the store file, or to the pack range `packed` that the file got for
-    /// them. `sums` are the checksums of the touched blocks.
-    Written {
-        ino: Ino,
-        offset: u64,
-        len_bytes: u64,
-        sums: Vec<Option<u32>>,
-        packed: Option<PackRange>,
-        stamp: Stamp,
-    },
-    /// A range became zeros. `edges` are partly zeroed blocks, already written to the store file;
-    /// whole blocks of the range become holes. A range that reaches the end of the file includes
+    /// Bytes were written.
+    Written { ino: Ino, offset: u64, len_bytes: u64, stamp: Stamp },
+    /// A range became zeros. `edges` are partly zeroed blocks of which a node has the bytes; whole
+    /// blocks of the range become holes. A range that reaches the end of the file includes
     /// its last block.
     Zeroed { ino: Ino, range: Range<u64>, edges: Vec<u64>, stamp: Stamp },
-    /// The size was set.
-    Resized { ino: Ino, old_bytes: u64, new_bytes: u64, stamp: Stamp },
+    /// The size was set. `has_edge`: a node has the bytes of the block that the new end is in.
+    Resized { ino: Ino, old_bytes: u64, new_bytes: u64, has_edge: bool, stamp: Stamp },
     /// The inode has neither name nor holder and was removed. `attr`: its last attributes.
     Gone { ino: Ino, attr: Attr },
     /// The inode was evicted; it is clean in the bucket.

@@ -150,7 +150,8 @@ impl Namespace {
             Mutation::Fallocate { ino, offset, len_bytes, keep_size: false, .. } => {
                 self.may_be_as_long(*ino, offset.saturating_add(*len_bytes))
             }
-            Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size_bytes), .. } } => {
+            Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size_bytes), .. } }
+            | Mutation::Truncate { ino, set: SetAttr { size_bytes: Some(size_bytes), .. } } => {
                 self.may_be_as_long(*ino, *size_bytes)
             }
             Mutation::Link { ino, parent, .. } => {

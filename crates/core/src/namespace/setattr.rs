@@ -8,10 +8,12 @@ use ebb_model::*;
 
 impl Namespace {
     /// Applies all requested changes or none. An empty request changes nothing, not even ctime.
+    /// `has_edge`: see [`Change::Resized`].
     pub(super) fn set_attr(
         &mut self,
         ino: Ino,
         set: &SetAttr,
+        has_edge: bool,
         op: &mut Operation,
     ) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
@@ -59,6 +61,7 @@ impl Namespace {
                 ino,
                 old_bytes: old.size_bytes,
                 new_bytes: new.size_bytes,
+                has_edge,
                 stamp: op.stamp,
             });
         }

@@ -1,5 +1,5 @@
-//! write: the bytes are in the store file already. One command updates the attributes and records
-//! the written blocks with their version (O-68).
+//! write: the bytes are in the store file already. One command updates the attributes, and content
+//! records the written blocks with their version (O-68).
 
 use super::access::is_privileged;
 use super::{Change, Namespace, Operation};
@@ -15,15 +15,12 @@ impl Namespace {
     }
 
     /// Needs no permission check: the descriptor was checked at open, and later changes of the mode
-    /// do not matter. `span` is offset and length; an empty write changes nothing. `packed`: the
-    /// new location of the file.
+    /// do not matter. `span` is offset and length; an empty write changes nothing.
     pub(super) fn write(
         &mut self,
         ino: Ino,
         span: (u64, u64),
-        sums: &[Option<u32>],
         drop_set_id: bool,
-        packed: Option<PackRange>,
         op: &mut Operation,
     ) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
@@ -53,14 +50,7 @@ impl Namespace {
             inode.attr.version = before.version;
         }
         self.put_inode(&inode);
-        op.changes.push(Change::Written {
-            ino,
-            offset,
-            len_bytes,
-            sums: sums.to_vec(),
-            packed,
-            stamp: op.stamp,
-        });
+        op.changes.push(Change::Written { ino, offset, len_bytes, stamp: op.stamp });
         if dropped {
             op.touched(ino);
         }
@@ -68,13 +58,12 @@ impl Namespace {
         Ok(inode.attr)
     }
 
-    /// Whole blocks were stored through a mapping: no permission check, and only times change.
+    /// `count` blocks were stored through a mapping: no permission check, and only times change.
     /// Returns false if the file is gone.
-    pub(crate) fn stored(
+    pub(crate) fn found(
         &mut self,
         ino: Ino,
-        first: u64,
-        sums: &[u32],
+        (first, count): (u64, u64),
         stamp: Stamp,
         changes: &mut Vec<Change>,
     ) -> bool {
@@ -83,15 +72,8 @@ impl Namespace {
         }
         self.change_inode(ino, |inode| inode.modified(stamp));
         let (offset, len_bytes) =
-            (first.saturating_mul(BLOCK_BYTES), (sums.len() as u64).saturating_mul(BLOCK_BYTES));
-        changes.push(Change::Written {
-            ino,
-            offset,
-            len_bytes,
-            sums: sums.iter().copied().map(Some).collect(),
-            packed: None,
-            stamp,
-        });
+            (first.saturating_mul(BLOCK_BYTES), count.saturating_mul(BLOCK_BYTES));
+        changes.push(Change::Written { ino, offset, len_bytes, stamp });
         true
     }
 }

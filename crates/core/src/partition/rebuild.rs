@@ -7,7 +7,7 @@
 
 use super::{Inconsistent, Partition};
 use crate::backing::{Listed, Listing, Loss, Object, Scope, keys};
-use crate::byte_map::ByteMapMut;
+use crate::content::ContentMut;
 use crate::namespace::Ids;
 use ebb_model::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,12 +52,14 @@ impl Partition {
             .for_each(|ino| self.follow(Command::Backing(BackingCommand::UploadAborted { ino })));
         let stamp = self.stamp(remains);
         self.version = stamp.version;
-        let Partition { backing, namespace, content, extents, .. } = &mut self;
-        let extents = &mut ByteMapMut::new(content, extents);
+        let Partition { backing, namespace, content, .. } = &mut self;
+        // No node has extents.
+        let changes = &mut Vec::new();
+        let content = &mut ContentMut::new(content, changes);
         backing.follow_prefixes(namespace, remains.objects, stamp.time);
         backing.keep_deletes(remains.objects);
         let losses =
-            backing.rebuild_files(namespace, extents, remains.objects, remains.moved, stamp);
+            backing.rebuild_files(namespace, content, remains.objects, remains.moved, stamp);
         backing.rebuild_directories(namespace, remains.objects, stamp.time);
         let others = self.unclaimed(remains.objects);
         self.find_names(remains);
@@ -89,7 +91,6 @@ impl Partition {
     }
 
     fn follow(&mut self, command: Command) {
-        // Effects are dropped: no store file exists.
         self.apply(LogIndex(self.applied.0 + 1), &command);
     }
 

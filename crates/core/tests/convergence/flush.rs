@@ -20,7 +20,7 @@ impl World {
 
     pub fn begin_flush(&mut self, dice: &mut Dice) {
         let work: Vec<DirtyWork> =
-            self.partition.backing().dirty_work().map(|(_, work)| work).collect();
+            self.state.backing().dirty_work().map(|(_, work)| work).collect();
         if let Some(work) = dice.of(&work) {
             self.begin(work);
         }
@@ -32,7 +32,7 @@ impl World {
         if let DirtyWork::Page(dir) = work {
             self.tell_pieces(dir);
         }
-        let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
+        let (backing, namespace) = (self.state.backing(), self.state.namespace());
         match work {
             DirtyWork::File(ino) => match backing.flush_step(namespace, ino) {
                 FlushStep::Put { key, replaces } => {
@@ -75,7 +75,7 @@ impl World {
         self.log(BackingCommand::UploadAborted { ino });
         self.attempts += 1;
         let attempt = self.attempts;
-        match self.partition.backing().resolve_key_conflict(self.partition.namespace(), ino, key) {
+        match self.state.backing().resolve_key_conflict(self.state.namespace(), ino, key) {
             Some(FlushStep::Evict { occupant, from, to, etag }) => {
                 self.announce(occupant, &to, attempt);
                 self.flights.push(Flight::Copy { ino: occupant, from, to, etag, attempt });
@@ -97,7 +97,7 @@ impl World {
 
     pub fn begin_delete(&mut self, dice: &mut Dice) {
         let keys: Vec<String> =
-            self.partition.backing().deletes().map(|(key, _)| key.to_string()).collect();
+            self.state.backing().deletes().map(|(key, _)| key.to_string()).collect();
         if let Some(key) = dice.of(&keys) {
             self.delete(&key);
         }
@@ -109,15 +109,11 @@ impl World {
             .flights
             .iter()
             .any(|flight| matches!(flight, Flight::Delete { key: other, .. } if other == key));
-        if self.partition.backing().awaits_head(key) {
+        if self.state.backing().awaits_head(key) {
             return;
         }
-        let pending = self
-            .partition
-            .backing()
-            .deletes()
-            .find(|(other, _)| *other == key)
-            .map(|(_, etag)| etag);
+        let pending =
+            self.state.backing().deletes().find(|(other, _)| *other == key).map(|(_, etag)| etag);
         if let (false, Some(etag)) = (under_way, pending) {
             self.flights.push(Flight::Delete { key: key.into(), etag, done: false });
         }
@@ -127,7 +123,7 @@ impl World {
         let flight = self.flights.swap_remove(at);
         match flight {
             Flight::Put { ino, key, replaces, attempt } => {
-                if self.partition.namespace().inode(ino).is_none() {
+                if self.state.namespace().inode(ino).is_none() {
                     return self.log(BackingCommand::UploadAborted { ino });
                 }
                 if self.excludes(&key) {
@@ -139,12 +135,12 @@ impl World {
                     self.bucket.get(&key).map(|object| &object.etag),
                     "the object that a put to {key} replaces"
                 );
-                let version = Version(self.partition.next_version().0 - 1);
+                let version = Version(self.state.next_version().0 - 1);
                 let done = self.store(&key, body, Some(Tag { attempt, version: Some(version) }));
                 self.flights.push(Flight::Settle { ino, key, done });
             }
             Flight::Copy { ino, from, to, etag, attempt } => {
-                if self.partition.namespace().inode(ino).is_none() {
+                if self.state.namespace().inode(ino).is_none() {
                     return self.log(BackingCommand::UploadAborted { ino });
                 }
                 if self.excludes(&to) {
@@ -175,7 +171,7 @@ impl World {
             Flight::Delete { key, done: true, .. } => self.log(BackingCommand::Deleted { key }),
             Flight::Page { dir, key, marker, merge } => {
                 let old = if merge { self.head_at(dir) } else { None };
-                let state = self.partition.clone();
+                let state = self.state.clone();
                 let (backing, namespace) = (state.backing(), state.namespace());
                 if let Some(marker) = marker.as_ref().filter(|marker| self.excludes(marker)) {
                     return self.make_way(dir, marker);
@@ -260,38 +256,37 @@ impl World {
 
     pub fn drain(&mut self) {
         for _ in 0..200 {
-            let orphans: Vec<Ino> =
-                self.partition.namespace().orphans().map(|(ino, _)| ino).collect();
+            let orphans: Vec<Ino> = self.state.namespace().orphans().map(|(ino, _)| ino).collect();
             for ino in orphans {
                 self.apply(Command::Release { session: SESSION, ino });
             }
             while !self.flights.is_empty() {
                 self.advance(0);
             }
-            if self.partition.backing().is_settled() {
+            if self.state.backing().is_settled() {
                 return;
             }
             let work: Vec<DirtyWork> =
-                self.partition.backing().dirty_work().map(|(_, work)| work).collect();
+                self.state.backing().dirty_work().map(|(_, work)| work).collect();
             for work in work {
                 self.begin(work);
             }
             let deletes: Vec<String> =
-                self.partition.backing().deletes().map(|(key, _)| key.to_string()).collect();
+                self.state.backing().deletes().map(|(key, _)| key.to_string()).collect();
             for key in deletes {
                 self.delete(&key);
             }
         }
-        let work: Vec<_> = self.partition.backing().dirty_work().collect();
+        let work: Vec<_> = self.state.backing().dirty_work().collect();
         panic!(
             "flushing does not end: {work:?} {:?}",
-            self.partition.backing().deletes().collect::<Vec<_>>()
+            self.state.backing().deletes().collect::<Vec<_>>()
         );
     }
 
     /// Every object backs a file, or is a directory's marker, its page or a piece of it.
     pub fn check_no_leak(&self) {
-        let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
+        let (backing, namespace) = (self.state.backing(), self.state.namespace());
         let mut owned = BTreeSet::new();
         for (_, _, ino) in self.dentries() {
             owned.extend(backing.object_key(namespace, ino));

@@ -9,36 +9,27 @@ impl World {
     /// for the comparison.
     pub fn forget(&mut self, dice: &mut Dice) {
         let dir = dice.of(&self.directories()).unwrap();
-        let (namespace, extents) = (self.partition.namespace(), self.partition.extents());
-        let found = self.partition.backing().forgettable(
-            namespace,
-            extents,
-            dir,
-            Cookie::START,
-            usize::MAX,
-        );
+        let (namespace, extents) = (self.state.namespace(), self.state.extents());
+        let found =
+            self.state.backing().forgettable(namespace, extents, dir, Cookie::START, usize::MAX);
         let spared = dice.below(5);
         let inos: Vec<Ino> =
             (0..).zip(found.inos).filter(|(at, _)| at % 4 != spared).map(|(_, ino)| ino).collect();
         let names: Vec<Name> =
             inos.iter().map(|ino| namespace.primary_name(*ino).unwrap().1).collect();
         for ino in &inos {
-            if self.partition.extents().is_stored(*ino) {
-                self.apply(Command::Extent(ExtentCommand::Absent {
-                    ino: *ino,
-                    first: 0,
-                    count: 1,
-                }));
+            if self.state.extents().is_stored(*ino) {
+                self.apply(Command::Extent(LocalCommand::Absent { ino: *ino, first: 0, count: 1 }));
                 self.stores.insert(*ino, vec![0xee; 64]);
             }
         }
         let before = self.dump_in(dir);
         self.log(BackingCommand::Forget { dir, inos: inos.clone() });
         assert!(
-            inos.iter().all(|ino| self.partition.namespace().inode(*ino).is_none()),
+            inos.iter().all(|ino| self.state.namespace().inode(*ino).is_none()),
             "every evictable name is evicted"
         );
-        let (forgotten, truth) = (self.partition.clone(), self.truth.clone());
+        let (forgotten, truth) = (self.state.clone(), self.truth.clone());
         for name in &names {
             self.resolve(dir, name);
         }
@@ -48,7 +39,7 @@ impl World {
             assert_eq!(after.get(&path), before.get(&path), "{name} of {dir}");
         }
         if dice.below(2) == 0 {
-            (self.partition, self.truth) = (forgotten, truth);
+            (self.state, self.truth) = (forgotten, truth);
         }
     }
 
@@ -65,7 +56,7 @@ fn name(text: &str) -> Name {
 
 impl World {
     fn made(&mut self, parent: Ino, text: &str, what: Make) -> Ino {
-        let ino = self.partition.namespace().next_ino(parent.slot()).unwrap();
+        let ino = self.state.namespace().next_ino(parent.slot()).unwrap();
         assert!(self.mutate(Mutation::Make { parent, name: name(text), ino, mode: 0o755, what }));
         ino
     }
@@ -76,7 +67,7 @@ impl World {
 
     /// Uploads everything; deletes stay pending.
     fn send(&mut self) {
-        while let Some((_, work)) = { self.partition.backing().dirty_work().next() } {
+        while let Some((_, work)) = { self.state.backing().dirty_work().next() } {
             self.begin(work);
             while !self.flights.is_empty() {
                 self.advance(0);
@@ -85,22 +76,19 @@ impl World {
     }
 
     fn may_go(&self, dir: Ino) -> Vec<Ino> {
-        let (namespace, extents) = (self.partition.namespace(), self.partition.extents());
-        self.partition
-            .backing()
-            .forgettable(namespace, extents, dir, Cookie::START, usize::MAX)
-            .inos
+        let (namespace, extents) = (self.state.namespace(), self.state.extents());
+        self.state.backing().forgettable(namespace, extents, dir, Cookie::START, usize::MAX).inos
     }
 
     fn forget_all(&mut self, dir: Ino) {
         let inos = self.may_go(dir);
         for ino in inos
             .iter()
-            .filter(|ino| self.partition.extents().is_stored(**ino))
+            .filter(|ino| self.state.extents().is_stored(**ino))
             .copied()
             .collect::<Vec<_>>()
         {
-            self.apply(Command::Extent(ExtentCommand::Absent { ino, first: 0, count: 1 }));
+            self.apply(Command::Extent(LocalCommand::Absent { ino, first: 0, count: 1 }));
         }
         self.log(BackingCommand::Forget { dir, inos });
     }
@@ -140,15 +128,15 @@ fn names_with_pending_deletes_do_not_come_back() {
 fn an_older_listing_says_nothing() {
     let mut world = World::new(true);
     while world.load_next(Ino::ROOT) {}
-    let dir = world.partition.namespace().dentry(Ino::ROOT, &name("d")).unwrap().ino;
+    let dir = world.state.namespace().dentry(Ino::ROOT, &name("d")).unwrap().ino;
     let listing = world.list(dir).unwrap();
     world.resolve(dir, &name("x"));
-    let file = world.partition.namespace().dentry(dir, &name("x")).unwrap().ino;
+    let file = world.state.namespace().dentry(dir, &name("x")).unwrap().ino;
     world.write(file, 0, 9);
     world.send();
     let before = world.dump_in(dir);
     world.forget_all(dir);
-    assert!(world.partition.namespace().dentry(dir, &name("x")).is_none());
+    assert!(world.state.namespace().dentry(dir, &name("x")).is_none());
     world.install(&listing);
     world.resolve(dir, &name("x"));
     assert_eq!(world.dump_in(dir).get(&b"/x"[..]), before.get(&b"/x"[..]));

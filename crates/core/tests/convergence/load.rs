@@ -12,7 +12,7 @@ impl World {
             .retain(|flight| !matches!(flight, Flight::Listed { .. } | Flight::ListedAgain { .. }));
         for _ in 0..100 {
             let mut loaded = false;
-            let trash = self.partition.namespace().trash_of(Ino::ROOT);
+            let trash = self.state.namespace().trash_of(Ino::ROOT);
             for dir in self.directories().into_iter().chain(trash) {
                 loaded |= self.load_next(dir);
             }
@@ -46,7 +46,7 @@ impl World {
     fn list_again(&mut self, dir: Ino) {
         self.log(BackingCommand::Revalidating { dir });
         let Some((prefix, epoch)) =
-            self.partition.backing().revalidation_plan(self.partition.namespace(), dir)
+            self.state.backing().revalidation_plan(self.state.namespace(), dir)
         else {
             return;
         };
@@ -58,16 +58,12 @@ impl World {
     /// that it contradicts matches the namespace.
     pub fn revalidate(&mut self, dir: Ino, epoch: u64, entries: &[Listed]) {
         let names = |world: &World| {
-            world
-                .partition
-                .namespace()
-                .read_dir(dir, Cookie::START, usize::MAX)
-                .map(|(names, _)| names)
+            world.state.namespace().read_dir(dir, Cookie::START, usize::MAX).map(|(names, _)| names)
         };
         let before = names(self);
         self.install_found(dir, epoch, entries, None, Scope::Next, LoadProgress::Complete);
         assert_eq!(names(self), before, "a listing of existing names");
-        let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
+        let (backing, namespace) = (self.state.backing(), self.state.namespace());
         let agreed = entries.iter().filter_map(|entry| backing.agrees(namespace, entry)).collect();
         for name in backing.contradicted(namespace, dir, &agreed) {
             match backing.standing(namespace, dir, &name).unwrap() {
@@ -83,7 +79,7 @@ impl World {
 
     pub fn list(&mut self, dir: Ino) -> Option<Flight> {
         self.tell_pieces(dir);
-        let plan = self.partition.backing().load_plan(self.partition.namespace(), dir)?;
+        let plan = self.state.backing().load_plan(self.state.namespace(), dir)?;
         let (entries, more) = self.list_keys(&plan.prefix, plan.after.as_deref(), 3);
         let Part { mut entries, last, to_probe, .. } = Part::of(entries, more);
         let progress = last.map_or(LoadProgress::Complete, LoadProgress::UpTo);
@@ -144,11 +140,11 @@ impl World {
 
     pub fn resolve(&mut self, dir: Ino, name: &Name) {
         self.tell_pieces(dir);
-        let namespace = self.partition.namespace();
+        let namespace = self.state.namespace();
         if !matches!(namespace.lookup(dir, name), Err(FsError::NotFound)) {
             return;
         }
-        let Some(plan) = self.partition.backing().lookup_plan(namespace, dir, name) else { return };
+        let Some(plan) = self.state.backing().lookup_plan(namespace, dir, name) else { return };
         let objects =
             plan.objects.iter().filter_map(|key| Some(self.object(key, self.bucket.get(key)?)));
         let entries: Vec<Listed> =
@@ -182,8 +178,8 @@ impl World {
         scope: Scope,
         progress: LoadProgress,
     ) {
-        let namespace = self.partition.namespace();
-        let (applied, mut drawn) = (self.partition.applied().0, namespace.draw_ids(0));
+        let namespace = self.state.namespace();
+        let (applied, mut drawn) = (self.state.applied().0, namespace.draw_ids(0));
         let draw = |kind| {
             let slot = match kind {
                 FileKind::Directory => Slot((applied * 40_503) as u16),
@@ -191,12 +187,12 @@ impl World {
             };
             drawn.draw(slot).unwrap()
         };
-        let found = self.partition.backing().interpret(
+        let found = self.state.backing().interpret(
             namespace,
             &Listing { dir, entries, page, scope, after: None },
             draw,
         );
-        let stamp = Stamp { time: Time::from_secs(4), version: self.partition.next_version() };
+        let stamp = Stamp { time: Time::from_secs(4), version: self.state.next_version() };
         let inos: Vec<Ino> = found.entries.iter().map(|entry| entry.ino).collect();
         self.log(BackingCommand::Install {
             dir,
@@ -209,11 +205,7 @@ impl World {
         });
         for ino in inos {
             if !self.truth.contains_key(&ino)
-                && self
-                    .partition
-                    .backing()
-                    .backing_object(self.partition.namespace(), ino)
-                    .is_some()
+                && self.state.backing().backing_object(self.state.namespace(), ino).is_some()
             {
                 self.truth.insert(ino, self.home(ino).body.clone());
             }
@@ -253,9 +245,8 @@ impl World {
 
     /// The first reader of a page records its pieces.
     pub fn tell_pieces(&mut self, dir: Ino) {
-        let wanted = self
-            .head_at(dir)
-            .filter(|head| self.partition.backing().wants_pieces(dir, &head.pieces));
+        let wanted =
+            self.head_at(dir).filter(|head| self.state.backing().wants_pieces(dir, &head.pieces));
         if let Some(PageHead { pieces, .. }) = wanted {
             for found in found_pieces(dir, &pieces, RECORD_PIECES, Time::from_secs(1)) {
                 self.log(found);

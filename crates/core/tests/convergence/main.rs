@@ -14,6 +14,8 @@ mod forget;
 mod load;
 mod mutate;
 mod seen;
+#[path = "../staging/mod.rs"]
+mod staging;
 mod world;
 
 use proptest::prelude::*;

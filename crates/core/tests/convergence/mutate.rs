@@ -17,15 +17,15 @@ impl World {
             Some((parent, name, _)) => (parent, name),
             None => (dir, name.clone()),
         };
-        let entry = self.partition.namespace().dentry(there, &there_name);
+        let entry = self.state.namespace().dentry(there, &there_name);
         let mode = [0o644, 0o600, 0o755][dice.below(3)];
         let make = |world: &World, what| {
-            let ino = world.partition.namespace().next_ino(dir.slot()).unwrap();
+            let ino = world.state.namespace().next_ino(dir.slot()).unwrap();
             Mutation::Make { parent: dir, name: name.clone(), ino, mode, what }
         };
         let mutation = match dice.below(16) {
             0 if dice.below(3) == 0 => {
-                let ino = self.partition.namespace().next_ino(dir.slot()).unwrap();
+                let ino = self.state.namespace().next_ino(dir.slot()).unwrap();
                 if self.mutate(Mutation::Tmpfile { parent: dir, ino, mode, holder: SESSION }) {
                     self.write(ino, dice.below(25), dice.below(9) + 1);
                 }
@@ -46,7 +46,7 @@ impl World {
             7 => Mutation::Unlink { parent: there, name: there_name, holders },
             8 => Mutation::Rmdir { parent: there, name: there_name, holders },
             9 | 10 => {
-                let ino = self.partition.namespace().next_ino(there.slot());
+                let ino = self.state.namespace().next_ino(there.slot());
                 let mode = dice
                     .of(&[
                         RenameMode::Replace,
@@ -151,8 +151,8 @@ impl World {
         };
         self.resolve(dir, name);
         self.resolve(Ino::ROOT, &trash_name());
-        let trash = self.partition.namespace().trash_of(Ino::ROOT);
-        if let Some((trash, victim)) = trash.zip(self.partition.namespace().dentry(dir, name)) {
+        let trash = self.state.namespace().trash_of(Ino::ROOT);
+        if let Some((trash, victim)) = trash.zip(self.state.namespace().dentry(dir, name)) {
             self.resolve(trash, &trashed_name(victim.ino));
         }
         self.mutate_to(mutation, true)
@@ -170,7 +170,7 @@ impl World {
             return;
         }
         self.resolve(to, &name);
-        if self.partition.may_restore(entry.ino, to, &name).is_ok() {
+        if self.state.may_restore(entry.ino, to, &name).is_ok() {
             self.apply(Command::Restore {
                 ino: entry.ino,
                 to,
@@ -178,14 +178,14 @@ impl World {
                 stamp: self.stamp(),
             });
             assert_eq!(
-                self.partition.namespace().dentry(to, &name).map(|dentry| dentry.ino),
+                self.state.namespace().dentry(to, &name).map(|dentry| dentry.ino),
                 Some(entry.ino)
             );
         }
     }
 
     fn orphans(&self) -> Vec<Ino> {
-        self.partition.namespace().orphans().map(|(ino, _)| ino).collect()
+        self.state.namespace().orphans().map(|(ino, _)| ino).collect()
     }
 
     /// First loads the names and completes the directories that the mutation needs, as a node does.
@@ -205,10 +205,10 @@ impl World {
             self.sequence += 1;
             let tx = TxId { session: SESSION, slot: 0, sequence: self.sequence };
             let stamp = self.stamp();
-            let (caller, mutation) = (Caller::ROOT, mutation.clone());
+            let (caller, mutation) = (Caller::ROOT, self.with_findings(mutation.clone()));
             let trash = TrashTarget {
                 top: Ino::ROOT,
-                ino: self.partition.namespace().next_ino(Ino::ROOT.slot()).unwrap(),
+                ino: self.state.namespace().next_ino(Ino::ROOT.slot()).unwrap(),
                 keep_secs: 9,
             };
             let command = match keeps {
@@ -224,7 +224,8 @@ impl World {
             };
             match self.apply(command).answer.expect("a client's command is answered") {
                 Ok(_) => {
-                    if let Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } =
+                    if let Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } }
+                    | Mutation::Truncate { ino, set: SetAttr { size_bytes: Some(size), .. } } =
                         &mutation
                     {
                         self.truth.entry(*ino).or_default().resize(*size as usize, 0);
@@ -238,9 +239,19 @@ impl World {
         panic!("{mutation:?} stays refused as busy");
     }
 
+    /// A node says whether it has the block that a truncated file ends in.
+    fn with_findings(&self, mutation: Mutation) -> Mutation {
+        match mutation {
+            Mutation::SetAttr { ino, set } if self.state.extents().has_edge(ino, &set) => {
+                Mutation::Truncate { ino, set }
+            }
+            mutation => mutation,
+        }
+    }
+
     pub fn prepare(&mut self, mutation: &Mutation) {
         let find = |dir: &Ino, name: &Name| {
-            self.partition.namespace().dentry(*dir, name).map(|dentry| dentry.ino)
+            self.state.namespace().dentry(*dir, name).map(|dentry| dentry.ino)
         };
         let inos: Vec<Option<Ino>> = match mutation {
             Mutation::Make { .. } | Mutation::Tmpfile { .. } => vec![],
@@ -252,7 +263,9 @@ impl World {
                 vec![find(from, name), find(to, new_name)]
             }
             Mutation::SetAttr { ino, .. }
+            | Mutation::Truncate { ino, .. }
             | Mutation::Write { ino, .. }
+            | Mutation::WriteSummed { ino, .. }
             | Mutation::WriteWhole { ino, .. }
             | Mutation::WritePacked { ino, .. }
             | Mutation::Fallocate { ino, .. } => vec![Some(*ino)],
@@ -262,10 +275,10 @@ impl World {
         };
         for ino in inos.into_iter().flatten() {
             while self.load_next(ino) {}
-            for (dir, name) in self.partition.backing().unresolved_links(ino).to_vec() {
+            for (dir, name) in self.state.backing().unresolved_links(ino).to_vec() {
                 self.reach(dir);
                 self.resolve(dir, &name);
-                if self.partition.namespace().dentry(dir, &name).is_none() {
+                if self.state.namespace().dentry(dir, &name).is_none() {
                     panic!("{name} of {ino} in {dir} is on record and not there");
                 }
             }
@@ -274,7 +287,7 @@ impl World {
 
     /// Loads a directory from its inode id alone.
     pub fn reach(&mut self, dir: Ino) {
-        if self.partition.namespace().inode(dir).is_none() {
+        if self.state.namespace().inode(dir).is_none() {
             let (parent, name) =
                 self.head_at(dir).expect("a directory on record has a page").page.parent.unwrap();
             self.reach(parent);
@@ -283,7 +296,7 @@ impl World {
     }
 
     pub fn write(&mut self, ino: Ino, offset: usize, len: usize) {
-        for fill in self.partition.extents().missing_for_write(ino, offset as u64, len as u64) {
+        for fill in self.state.extents().missing_for_write(ino, offset as u64, len as u64) {
             self.fill(ino, fill);
         }
         let data = vec![self.time as u8; len];
@@ -291,7 +304,6 @@ impl World {
             ino,
             offset: offset as u64,
             len_bytes: len as u64,
-            sums: vec![],
             drop_set_id: false,
         };
         // The bytes are in the store file before the record.
@@ -306,15 +318,13 @@ impl World {
 
     /// Zeros to the end of the file are a hole; others are written into its only block.
     pub fn zero(&mut self, ino: Ino, offset: usize, len: usize) {
-        let size = self.partition.namespace().inode(ino).map_or(0, |inode| inode.attr.size_bytes);
+        let size = self.state.namespace().inode(ino).map_or(0, |inode| inode.attr.size_bytes);
         let span = zero_span(offset as u64, len as u64, size);
         let inside = (offset as u64) < size;
-        if inside
-            && let Some(Edge::Missing(fill)) = self.partition.extents().edges(ino, &span).pop()
-        {
+        if inside && let Some(Edge::Missing(fill)) = self.state.extents().edges(ino, &span).pop() {
             self.fill(ino, fill);
             let etag = self.home(ino).etag.clone();
-            self.apply(Command::Extent(ExtentCommand::Present {
+            self.apply(Command::Extent(LocalCommand::Present {
                 ino,
                 etag,
                 first: fill.block,
@@ -323,9 +333,7 @@ impl World {
         }
         let before = self.stores.get(&ino).cloned();
         let mut edges = vec![];
-        if inside
-            && let Some(Edge::Present { .. }) = self.partition.extents().edges(ino, &span).pop()
-        {
+        if inside && let Some(Edge::Present { .. }) = self.state.extents().edges(ino, &span).pop() {
             edges.push(0);
             let end = (offset + len).min(size as usize);
             put(self.stores.entry(ino).or_default(), offset, &vec![0; end - offset]);
@@ -362,14 +370,14 @@ impl World {
 
     pub fn home(&self, ino: Ino) -> &Stored {
         let key = self
-            .partition
+            .state
             .backing()
-            .object_key(self.partition.namespace(), ino)
+            .object_key(self.state.namespace(), ino)
             .expect("bytes of an object have one");
         let object =
             self.bucket.get(&key).unwrap_or_else(|| panic!("the object of {ino} is not at {key}"));
         assert_eq!(
-            self.partition.extents().object(ino).unwrap().etag,
+            self.state.extents().object(ino).unwrap().etag,
             object.etag,
             "the object at {key} is another"
         );
@@ -377,9 +385,9 @@ impl World {
     }
 
     pub fn read(&self, ino: Ino) -> Vec<u8> {
-        let size = self.partition.namespace().inode(ino).unwrap().attr.size_bytes;
+        let size = self.state.namespace().inode(ino).unwrap().attr.size_bytes;
         let mut content = vec![0; size as usize];
-        for segment in self.partition.extents().plan_read(ino, 0..size, size) {
+        for segment in self.state.extents().plan_read(ino, 0..size, size) {
             let range = segment.range.start as usize..segment.range.end as usize;
             match segment.origin {
                 ByteOrigin::Zero => {}

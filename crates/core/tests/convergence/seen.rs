@@ -11,7 +11,7 @@ impl World {
         let mut at = 0;
         while let Some(dir) = dirs.get(at) {
             let entries =
-                self.partition.namespace().read_dir(*dir, Cookie::START, usize::MAX).unwrap().0;
+                self.state.namespace().read_dir(*dir, Cookie::START, usize::MAX).unwrap().0;
             dirs.extend(
                 entries
                     .iter()
@@ -24,9 +24,8 @@ impl World {
     }
 
     pub fn dentries(&self) -> Vec<(Ino, Name, Ino)> {
-        let entries = |dir: Ino| {
-            self.partition.namespace().read_dir(dir, Cookie::START, usize::MAX).unwrap().0
-        };
+        let entries =
+            |dir: Ino| self.state.namespace().read_dir(dir, Cookie::START, usize::MAX).unwrap().0;
         self.directories()
             .into_iter()
             .flat_map(|dir| {
@@ -39,7 +38,7 @@ impl World {
         let mut seen = BTreeMap::new();
         let mut groups = BTreeMap::new();
         self.dump_below(Ino::ROOT, b"", &mut seen, &mut groups);
-        let namespace = self.partition.namespace();
+        let namespace = self.state.namespace();
         let inode = namespace.inode(Ino::ROOT).unwrap();
         let (root, xattrs) = (inode.attr.clone(), inode.xattrs.clone().into_iter().collect());
         seen.insert(
@@ -86,11 +85,7 @@ impl World {
     }
 
     pub fn trashed(&self) -> Vec<TrashEntry> {
-        self.partition
-            .namespace()
-            .trashed(Ino::ROOT, Cookie::START)
-            .map(|(_, entry)| entry)
-            .collect()
+        self.state.namespace().trashed(Ino::ROOT, Cookie::START).map(|(_, entry)| entry).collect()
     }
 
     pub fn dump_below(
@@ -100,7 +95,7 @@ impl World {
         seen: &mut BTreeMap<Vec<u8>, Seen>,
         groups: &mut BTreeMap<Ino, Vec<u8>>,
     ) {
-        let namespace = self.partition.namespace();
+        let namespace = self.state.namespace();
         let mut entries = namespace.read_dir(dir, Cookie::START, usize::MAX).unwrap().0;
         entries.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
         for (entry, attr) in entries {

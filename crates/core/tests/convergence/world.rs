@@ -1,9 +1,12 @@
 //! The node, its log, its disk and its bucket.
 
+use super::staging::staged;
 use bytes::Bytes;
 use ebb_core::backing::{Listed, PageChanges};
+use ebb_core::extent::{Effect, ExtentItem};
 use ebb_core::namespace::policy::{POLICY, value_of};
-use ebb_core::partition::{Applied, Effect, Partition};
+use ebb_core::partition::Partition;
+use ebb_core::state::{Applied, State};
 use ebb_model::*;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -105,7 +108,7 @@ pub enum Flight {
 pub struct World {
     /// Whether the bucket can hold an object at a key and another one below it.
     pub nests: bool,
-    pub partition: Partition,
+    pub state: State,
     pub time: i64,
     pub sequence: u64,
     pub bucket: BTreeMap<String, Stored>,
@@ -153,7 +156,7 @@ impl World {
     pub fn over(foreign: bool, nests: bool) -> World {
         let mut world = World {
             nests,
-            partition: Partition::new(IdRange::whole(IdEpoch(1)), root_record(), true),
+            state: State::of(Partition::new(IdRange::whole(IdEpoch(1)), root_record(), true)),
             time: 100,
             sequence: 0,
             bucket: BTreeMap::new(),
@@ -216,9 +219,9 @@ impl World {
             None => root_record(),
         };
         // As after a release: the next node draws ids from the highest used counter on.
-        let namespace = self.partition.namespace();
+        let namespace = self.state.namespace();
         let ids = IdRange { from: namespace.end_of_used_ids(), ..namespace.id_range() };
-        self.partition = Partition::new(ids, root, true);
+        self.state = State::of(Partition::new(ids, root, true));
         self.sequence = 0;
         self.stores.clear();
         self.truth.clear();
@@ -228,7 +231,7 @@ impl World {
             client: "test".into(),
             replaces: None,
         });
-        let cold = self.partition.clone();
+        let cold = self.state.clone();
         let truth = self.truth.clone();
         self.load_all();
         let after = self.dump();
@@ -250,15 +253,18 @@ impl World {
         if let Some(counted) = counted {
             assert_eq!(Some(counted), self.counted(), "quotas count the loaded tree");
         }
-        assert!(self.partition.backing().is_settled(), "loading makes nothing dirty");
+        assert!(self.state.backing().is_settled(), "loading makes nothing dirty");
         // The next run begins with nothing loaded.
-        self.partition = cold;
+        self.state = cold;
         self.truth = truth;
     }
 
     pub fn apply(&mut self, command: Command) -> Applied {
-        let index = LogIndex(self.partition.applied().0 + 1);
-        let applied = self.partition.apply(index, &command);
+        for staged in staged(&command, None) {
+            self.state.stage(&staged);
+        }
+        let index = LogIndex(self.state.applied().0 + 1);
+        let applied = self.state.apply(index, &command);
         for effect in &applied.effects {
             match effect {
                 Effect::Drop { ino } => {
@@ -274,7 +280,7 @@ impl World {
                 Effect::Vacate { .. } => unreachable!("nothing is packed here"),
             }
         }
-        let problems = self.partition.check();
+        let problems = self.state.check();
         assert!(problems.is_empty(), "after {command:?}: {problems:#?}");
         applied
     }
@@ -284,15 +290,15 @@ impl World {
     }
 
     pub fn stamp(&self) -> Stamp {
-        Stamp { time: Time::from_secs(self.time), version: self.partition.next_version() }
+        Stamp { time: Time::from_secs(self.time), version: self.state.next_version() }
     }
 
     /// Evicts clean blocks; the store file's bytes there become undefined.
     pub fn evict(&mut self, dice: &mut Dice) {
         let files: Vec<Ino> = self.stores.keys().copied().collect();
         let Some(ino) = dice.of(&files) else { return };
-        if self.partition.extents().block(ino, 0).is_some_and(|block| !block.dirty) {
-            self.apply(Command::Extent(ExtentCommand::Absent { ino, first: 0, count: 1 }));
+        if self.state.extents().block(ino, 0).is_some_and(|block| !block.dirty) {
+            self.apply(Command::Extent(LocalCommand::Absent { ino, first: 0, count: 1 }));
             self.stores.insert(ino, vec![0xee; 64]);
         }
     }
@@ -310,7 +316,7 @@ impl World {
     /// while an inode has names on both sides of a border, since a restart can make another one
     /// primary.
     pub fn counted(&self) -> Option<BTreeMap<Vec<Name>, (QuotaLimits, Usage)>> {
-        let namespace = self.partition.namespace();
+        let namespace = self.state.namespace();
         let quota = |root| Some((namespace.path_of(root)?, namespace.quota(root)?));
         let mut sides = BTreeMap::new();
         let mut names =
@@ -330,12 +336,16 @@ impl World {
     /// survives.
     pub fn crash(&mut self) {
         self.flights.clear();
-        let restored =
-            Partition::from_items(self.partition.items()).expect("a snapshot can be read");
-        assert!(restored.items().eq(self.partition.items()), "a snapshot is the same state");
-        self.partition = restored;
+        let items = |state: &State| {
+            let local: Vec<ExtentItem> = state.local().items().collect();
+            (state.partition().items().collect::<Vec<_>>(), local)
+        };
+        let (shared, local) = items(&self.state);
+        let restored = State::from_items(shared, local).expect("a snapshot can be read");
+        assert!(items(&restored) == items(&self.state), "a snapshot is the same state");
+        self.state = restored;
         let uploads: Vec<_> =
-            self.partition.backing().uploads().map(|(ino, upload)| (ino, upload.clone())).collect();
+            self.state.backing().uploads().map(|(ino, upload)| (ino, upload.clone())).collect();
         for (ino, upload) in uploads {
             let attempt = self.begun[&ino];
             let object = self.bucket.get(&upload.key).cloned();

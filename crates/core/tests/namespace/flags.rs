@@ -70,8 +70,7 @@ fn flags_can_be_set_by_owner_or_root() {
 fn immutable_inodes_are_not_written() {
     let mut volume = Volume::new();
     let file = volume.file(Ino::ROOT, "f");
-    let write =
-        Mutation::Write { ino: file, offset: 0, len_bytes: 1, sums: vec![], drop_set_id: false };
+    let write = Mutation::Write { ino: file, offset: 0, len_bytes: 1, drop_set_id: false };
     let zero = |what| Mutation::Fallocate {
         ino: file,
         offset: 0,

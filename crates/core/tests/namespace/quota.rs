@@ -28,7 +28,7 @@ impl Volume {
     }
 
     fn write(&mut self, ino: Ino, offset: u64, len_bytes: u64) -> Result<u64, FsError> {
-        let write = Mutation::Write { ino, offset, len_bytes, sums: vec![], drop_set_id: false };
+        let write = Mutation::Write { ino, offset, len_bytes, drop_set_id: false };
         self.run(&Caller::ROOT, write)
             .map(|(attr, _)| attr.expect("a write answers with attributes").size_bytes)
     }
@@ -318,14 +318,7 @@ fn quota_does_not_refuse_replayed_mutations() {
         assert_eq!(volume.namespace.check(), Vec::<String>::new());
         done
     };
-    repeat(Mutation::Write {
-        ino: file,
-        offset: 0,
-        len_bytes: 500,
-        sums: vec![],
-        drop_set_id: false,
-    })
-    .unwrap();
+    repeat(Mutation::Write { ino: file, offset: 0, len_bytes: 500, drop_set_id: false }).unwrap();
     let (name, new_name) = (name("sub"), name("sub"));
     repeat(Mutation::Rename {
         from: a,

@@ -343,10 +343,7 @@ fn quotas_count_where_things_are() {
     limit(&mut volume, inner, Some(100), None);
     let write = |volume: &mut Volume, ino, len_bytes| {
         volume
-            .run(
-                &Caller::ROOT,
-                Mutation::Write { ino, offset: 0, len_bytes, sums: vec![], drop_set_id: false },
-            )
+            .run(&Caller::ROOT, Mutation::Write { ino, offset: 0, len_bytes, drop_set_id: false })
             .map(drop)
     };
     let (file, open) = (volume.file(inner, "f"), volume.file(inner, "open"));

@@ -128,7 +128,7 @@ impl Reference {
             Mutation::Rename { from, name, to, new_name, mode, holders } => self
                 .rename(caller, now, (*from, name), (*to, new_name), *mode, holders)
                 .map(|()| None),
-            Mutation::SetAttr { ino, set } => {
+            Mutation::SetAttr { ino, set } | Mutation::Truncate { ino, set } => {
                 self.set_attr(caller, now, *ino, set)?;
                 self.attr(*ino).map(Some)
             }
@@ -146,6 +146,7 @@ impl Reference {
             }
             Mutation::Write { ino, offset, len_bytes, drop_set_id, .. }
             | Mutation::WriteWhole { ino, offset, len_bytes, drop_set_id, .. }
+            | Mutation::WriteSummed { ino, offset, len_bytes, drop_set_id, .. }
             | Mutation::WritePacked { ino, offset, len_bytes, drop_set_id, .. } => {
                 self.write(caller, now, *ino, *offset, *len_bytes, *drop_set_id)?;
                 self.attr(*ino).map(Some)

@@ -73,7 +73,7 @@ fn the_log_page_numbers_the_variants_right() {
                     _ => {}
                 }
             }
-            Command::Extent(extent) => variants.add("ExtentCommand", extent),
+            Command::Extent(extent) => variants.add("LocalCommand", extent),
             Command::Backing(backing) => {
                 variants.add("BackingCommand", backing);
                 if let BackingCommand::Install { entries, progress, .. } = backing {

@@ -7,4 +7,5 @@ mod full;
 mod groups;
 mod proof;
 mod property;
+mod release_0_1_0;
 mod world;

@@ -78,16 +78,16 @@ pub fn command(tag: u64, len: usize) -> Command {
     Command::SessionOpen { session: SessionId(tag), client: "c".repeat(len), replaces: None }
 }
 
-pub fn local(tag: u64, len: usize) -> ExtentCommand {
+pub fn local(tag: u64, len: usize) -> LocalCommand {
     // Each takes four bytes.
     let sums = vec![0x0fff_ffff; len / 4];
-    ExtentCommand::Present { ino: Ino(tag), etag: "e".into(), first: 0, sums }
+    LocalCommand::Present { ino: Ino(tag), etag: "e".into(), first: 0, sums }
 }
 
 fn tag(command: &LoggedCommand) -> u64 {
     match command {
         LoggedCommand::Partition(Command::SessionOpen { session, .. }) => session.0,
-        LoggedCommand::Local(ExtentCommand::Present { ino, .. }) => ino.0,
+        LoggedCommand::Local(LocalCommand::Present { ino, .. }) => ino.0,
         other => panic!("never appended: {other:?}"),
     }
 }

@@ -86,7 +86,7 @@ impl Node {
                  minute",
             );
         }
-        self.write_snapshot().await?;
+        let index = self.write_snapshot().await?;
         let unloaded = {
             let state = self.replica.view();
             state
@@ -98,7 +98,7 @@ impl Node {
         Ok(AdminReply::Snapshot {
             cluster: self.run.cluster,
             incarnation: self.run.incarnation,
-            index: self.snapshot_at.get(),
+            index,
             unloaded,
         })
     }

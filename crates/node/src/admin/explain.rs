@@ -8,7 +8,7 @@ use crate::data::packs;
 use bytes::Bytes;
 use ebb_core::backing::{PageStatus, page_key};
 use ebb_core::namespace::Namespace;
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_journal::LOG_DIR;
 use ebb_model::*;
 use std::ops::Range;
@@ -68,7 +68,7 @@ impl Node {
             log: LOG_DIR.into(),
             forced: self.store.is_forced(ino) && !extents.is_exposed(ino),
             force_failed: self.store.failure_of(ino).map(|error| error.to_string()),
-            unforced_operations: self.replica.written().0.saturating_sub(self.durable().0),
+            unforced_operations: self.replica.written().0.saturating_sub(self.replica.durable().0),
             bucket: self.buckets.is_some().then(|| self.buckets.describe(self.bucket_of(ino))),
             object: backing
                 .backing_object(namespace, ino)
@@ -93,7 +93,7 @@ impl Node {
         })
     }
 
-    fn missing_object(&self, state: &Partition, ino: Ino) -> Option<MissingObject> {
+    fn missing_object(&self, state: &State, ino: Ino) -> Option<MissingObject> {
         if state.backing().is_lost(ino) {
             return Some(MissingObject::Lost);
         }

@@ -115,7 +115,7 @@ impl Node {
             sessions: sessions.collect(),
             inodes: state.namespace().len() as u64,
             log_index: self.replica.written(),
-            durable_index: self.durable(),
+            durable_index: self.replica.durable(),
             metadata_bytes: state.memory_bytes(),
             metadata_limit_bytes: self.options.metadata_bytes,
             cached_bytes: state.extents().resident_bytes(),

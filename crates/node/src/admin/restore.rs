@@ -12,6 +12,7 @@ use crate::snapshot::{items, write};
 use crate::{random_slot, random_u128};
 use ebb_core::backing::{Loss, Object};
 use ebb_core::partition::{Partition, Rebuilt, Remains};
+use ebb_core::state::State;
 use ebb_format::backup::Backup;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::object::ObjectOf;
@@ -70,7 +71,8 @@ impl Restoring {
         let volume = VolumeId(backup.cluster.0);
         let snapshot =
             SnapshotFrames::open(&*ports.disk, volume, GroupId::PARTITION, backup.index).await?;
-        let partition = Partition::from_items(items(snapshot).await?).map_err(OpenError::from)?;
+        let state = State::from_items(items(snapshot).await?, []).map_err(OpenError::from)?;
+        let partition = state.into_partition();
         Ok(Restoring { ports, backup, partition, owner })
     }
 
@@ -142,12 +144,10 @@ impl Restoring {
             segment_bytes: ebb_journal::DEFAULT_SEGMENT_BYTES,
         };
         let (log, _) = Log::recover(disk.clone(), spawn.clone(), options).await?;
-        let at = SnapshotAt {
-            index: rebuilt.partition.applied(),
-            position: log.written_position(),
-            version: rebuilt.partition.version(),
-        };
-        write(&log, at, rebuilt.partition.items()).await?;
+        let (position, index) = (log.written_position(), rebuilt.partition.applied());
+        let local = SnapshotAt { index: LogIndex(0), position, version: Version(0) };
+        let at = SnapshotAt { index, position, version: rebuilt.partition.version() };
+        write(&log, (local, at), &State::of(rebuilt.partition.clone())).await?;
         let serves = Serves {
             cluster,
             incarnation,

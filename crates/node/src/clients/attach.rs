@@ -2,8 +2,8 @@
 
 use crate::Node;
 use crate::clients::attachments::Entering;
-use ebb_core::partition::Partition;
 use ebb_core::session::Session;
+use ebb_core::state::State;
 use ebb_model::*;
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ impl Node {
         entering: &Entering<'_>,
     ) -> Result<SessionId, RpcError> {
         let session = SessionId(self.ports.entropy.next_u64().max(1));
-        let open = |state: &Partition| {
+        let open = |state: &State| {
             let replaces = named(state, &client);
             // The client has given up this attach, and has come again.
             let is_over = !entering.is_latest() || replaces.is_some() && replaces != before;
@@ -132,7 +132,7 @@ impl Node {
     async fn end_by(
         &self,
         session: Option<SessionId>,
-        choose: impl FnOnce(&Partition) -> Result<Command, RpcError>,
+        choose: impl FnOnce(&State) -> Result<Command, RpcError>,
     ) -> Result<(), RpcError> {
         if !session.is_none_or(|session| self.attachments.begin_end(session)) {
             return Err(RpcError::Retry);
@@ -260,7 +260,7 @@ impl Node {
 }
 
 /// The session of a client that has lost its id, and comes back under its name.
-fn named(state: &Partition, client: &str) -> Option<SessionId> {
+fn named(state: &State, client: &str) -> Option<SessionId> {
     state.sessions().iter().find(|(_, known)| known.client == client).map(|(id, _)| id)
 }
 

@@ -120,7 +120,7 @@ impl Node {
             return Ok(());
         }
         if !self.attachments.is_shared() {
-            if self.durable() < self.names.found() {
+            if self.replica.durable() < self.names.found() {
                 self.force_log().await?;
             }
             return Ok(());
@@ -133,7 +133,7 @@ impl Node {
         }
         let can_be_lost = match &shown {
             Some(shown) => self.replica.shows_uncommitted(shown.objects(answer)),
-            None => self.durable() < self.replica.written(),
+            None => self.replica.durable() < self.replica.written(),
         };
         if can_be_lost {
             self.force_log().await?;

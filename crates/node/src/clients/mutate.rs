@@ -8,12 +8,12 @@ use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::clients::barrier::Origin;
 use crate::data::fetch::MAX_ATTEMPTS;
-use crate::replica::refusal;
+use crate::replica::{Proposal, refusal};
 use bytes::Bytes;
 use ebb_core::blocks;
 use ebb_core::byte_map::Fill;
-use ebb_core::partition::Partition;
 use ebb_core::session::Verdict;
+use ebb_core::state::State;
 use ebb_model::*;
 use ebb_store::{Mode, StoreLocation};
 use std::cell::RefCell;
@@ -249,7 +249,12 @@ impl Node {
                     self.note_writer(ino, tx.session);
                 }
                 let size = set.size_bytes;
-                let done = self.propose(&context, |_| Mutation::SetAttr { ino, set }).await?;
+                let done = self
+                    .propose(&context, |state| match state.extents().has_edge(ino, &set) {
+                        true => Mutation::Truncate { ino, set },
+                        false => Mutation::SetAttr { ino, set },
+                    })
+                    .await?;
                 if let Some(size) = size {
                     self.show_length(ino).await?;
                     self.unforced.borrow_mut().superseded(ino, size..u64::MAX);
@@ -433,13 +438,10 @@ impl Node {
         };
         let written = match stored {
             Ok(()) => {
-                self.propose(context, |_| match location.packed.filter(|_| begins) {
-                    Some(range) => {
-                        Mutation::WritePacked { ino, offset, len_bytes, sums, drop_set_id, range }
-                    }
-                    None => Mutation::Write { ino, offset, len_bytes, sums, drop_set_id },
-                })
-                .await
+                let (first, range) = (offset / BLOCK_BYTES, location.packed.filter(|_| begins));
+                let staged = (len_bytes > 0).then_some(StagedBytes { ino, first, sums, range });
+                let write = Mutation::Write { ino, offset, len_bytes, drop_set_id };
+                self.propose_staged(context, staged.into_iter().collect(), write).await
             }
             Err(error) => Err(error),
         };
@@ -546,9 +548,9 @@ impl Node {
     pub(crate) async fn propose(
         &self,
         context: &MutationContext,
-        choose: impl FnOnce(&Partition) -> Mutation,
+        choose: impl FnOnce(&State) -> Mutation,
     ) -> Result<Mutated, RpcError> {
-        self.propose_removal(context, None, choose).await
+        self.propose_as(context, Vec::new(), None, choose).await
     }
 
     /// As [`Node::propose`], of a mutation that removes a name from an inode: the inode may be kept
@@ -557,7 +559,27 @@ impl Node {
         &self,
         context: &MutationContext,
         removed: Option<(Ino, Name)>,
-        choose: impl FnOnce(&Partition) -> Mutation,
+        choose: impl FnOnce(&State) -> Mutation,
+    ) -> Result<Mutated, RpcError> {
+        self.propose_as(context, Vec::new(), removed, choose).await
+    }
+
+    /// As [`Node::propose`], of a mutation that writes bytes which are on the disk.
+    pub(crate) async fn propose_staged(
+        &self,
+        context: &MutationContext,
+        staged: Vec<StagedBytes>,
+        mutation: Mutation,
+    ) -> Result<Mutated, RpcError> {
+        self.propose_as(context, staged, None, |_| mutation).await
+    }
+
+    async fn propose_as(
+        &self,
+        context: &MutationContext,
+        staged: Vec<StagedBytes>,
+        removed: Option<(Ino, Name)>,
+        choose: impl FnOnce(&State) -> Mutation,
     ) -> Result<Mutated, RpcError> {
         let time = self.ports.clock.wall();
         let (_, applied) = self
@@ -586,13 +608,15 @@ impl Node {
                 let trash = removed.map_or(Ok(None), |(dir, name)| {
                     self.trash_place(state, context, dir, &name, made)
                 })?;
-                Ok(match (trash, repeated) {
+                let command = match (trash, repeated) {
                     (Some(trash), repeated) => {
                         Command::Discard { tx, caller, stamp, mutation, trash, repeated }
                     }
                     (None, true) => Command::Repeated { tx, caller, stamp, mutation },
                     (None, false) => Command::Client { tx, caller, stamp, mutation },
-                })
+                };
+                let staged = staged.into_iter().map(|staged| staged.at(stamp.version)).collect();
+                Ok(Proposal::of_both(staged, command))
             })
             .await?;
         let answer = applied.answer.clone().expect("a client's command has an answer");
@@ -647,7 +671,7 @@ impl Node {
         Ok(child)
     }
 
-    fn holders_of(&self, state: &Partition, parent: Ino, name: &Name) -> Vec<SessionId> {
+    fn holders_of(&self, state: &State, parent: Ino, name: &Name) -> Vec<SessionId> {
         state
             .namespace()
             .lookup(parent, name)
@@ -657,7 +681,7 @@ impl Node {
 
     /// The sessions that hold an inode which loses its last name. A session that has ended has
     /// released everything, and becomes a holder of nothing more.
-    pub(crate) fn holders(&self, state: &Partition, ino: Ino) -> Vec<SessionId> {
+    pub(crate) fn holders(&self, state: &State, ino: Ino) -> Vec<SessionId> {
         self.attachments
             .holders(ino)
             .into_iter()
@@ -695,6 +719,23 @@ fn in_home(missing: &[Fill]) -> Vec<Range<u64>> {
     missing.iter().filter(|fill| fill.object_bytes > 0).map(Fill::range).collect()
 }
 
+/// Bytes that a write has put on the disk.
+pub(crate) struct StagedBytes {
+    pub ino: Ino,
+    pub first: u64,
+    /// Checksums of the touched blocks in order, `None` for a block that is not completely here.
+    pub sums: Vec<Option<u32>>,
+    /// The range of a pack file that the file gets for them.
+    pub range: Option<PackRange>,
+}
+
+impl StagedBytes {
+    fn at(self, version: Version) -> LocalCommand {
+        let StagedBytes { ino, first, sums, range } = self;
+        LocalCommand::Staged { ino, version, first, sums, range }
+    }
+}
+
 /// The progress of a write.
 pub(crate) enum Written {
     Done(Mutated),
@@ -725,7 +766,7 @@ pub(crate) struct LookedUp {
 
 impl LookedUp {
     /// The directory is still in that epoch.
-    fn stands(&self, state: &Partition) -> bool {
+    fn stands(&self, state: &State) -> bool {
         state.backing().load_epoch(self.dir) == self.epoch
     }
 }
@@ -733,14 +774,14 @@ impl LookedUp {
 impl MutationContext {
     /// The name was looked up, and its directory is still in that epoch: the bucket has the name
     /// only if the namespace has it.
-    pub(crate) fn has_looked_up_in_trash(&self, state: &Partition, dir: Ino, name: &Name) -> bool {
+    pub(crate) fn has_looked_up_in_trash(&self, state: &State, dir: Ino, name: &Name) -> bool {
         self.looked_up_in_trash.borrow().iter().any(|looked_up| {
             looked_up.dir == dir && looked_up.name == *name && looked_up.stands(state)
         })
     }
 
     /// The id of the inode that the mutation makes. The partition refuses [`Ino::NONE`].
-    fn made_ino(&self, state: &Partition, slot: Slot) -> Ino {
+    fn made_ino(&self, state: &State, slot: Slot) -> Ino {
         self.replay
             .and_then(|replay| replay.ino)
             .or_else(|| state.namespace().next_ino(slot))

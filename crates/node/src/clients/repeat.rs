@@ -10,6 +10,7 @@
 //!   are not shown, changed or uploaded.
 
 use crate::Node;
+use crate::replica::Proposal;
 use bytes::Bytes;
 use ebb_core::blocks::touched_blocks;
 use ebb_model::*;
@@ -19,7 +20,8 @@ use std::ops::Range;
 /// The bytes that a mutation writes: for a cut, zeros up to the end of its block.
 pub(crate) fn bytes_of(mutation: &Mutation) -> Option<(Ino, Range<u64>)> {
     match mutation {
-        Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } => {
+        Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } }
+        | Mutation::Truncate { ino, set: SetAttr { size_bytes: Some(size), .. } } => {
             Some((*ino, *size..size.next_multiple_of(BLOCK_BYTES)))
         }
         Mutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
@@ -79,14 +81,14 @@ impl Node {
         let void = |piece: &Range<u64>| {
             let blocks = touched_blocks(piece.start, piece.end - piece.start);
             let count = blocks.end - blocks.start;
-            Command::Extent(ExtentCommand::Unsynced { ino, first: blocks.start, count })
+            LocalCommand::Unsynced { ino, first: blocks.start, count }
         };
         // Forced, for the sums of the blocks must not outlive their bytes. After a power cut those
         // of lost bytes are void already.
         let summed: Vec<&Range<u64>> =
             pieces.iter().filter(|piece| self.is_summed(ino, piece)).collect();
         for piece in &summed {
-            self.commit(void(piece)).await?;
+            self.commit_local(void(piece)).await?;
         }
         if !summed.is_empty() {
             self.force_log().await?;
@@ -101,7 +103,8 @@ impl Node {
                 .await
                 .map_err(|error| self.disk_failed(ino, error))?;
             // A force that covers this command covers the bytes.
-            kept_until = Some(self.commit(unsynced).await?);
+            let repeated = Proposal::of_both(vec![unsynced], Command::BytesRepeated { ino });
+            kept_until = Some(self.replica.propose(|_| Ok(repeated)).await?.0);
         }
         Ok(kept_until)
     }

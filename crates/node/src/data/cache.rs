@@ -241,11 +241,11 @@ impl Node {
                 .sum()
         };
         for run in &runs {
-            self.commit(Command::Extent(ExtentCommand::Absent {
+            self.commit_local(LocalCommand::Absent {
                 ino,
                 first: run.start,
                 count: run.end - run.start,
-            }))
+            })
             .await?;
         }
         self.vacate(ino).await?;

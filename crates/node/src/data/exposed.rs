@@ -14,6 +14,7 @@
 //!   bytes are forced.
 
 use crate::Node;
+use crate::replica::Proposal;
 use bytes::Bytes;
 use ebb_model::*;
 use ebb_store::Mode;
@@ -55,7 +56,7 @@ impl Node {
 
     async fn log_exposed(&self, ino: Ino) -> Result<(), RpcError> {
         self.fsync(ino).await?;
-        self.commit(Command::Extent(ExtentCommand::Exposed { ino, exposed: true })).await?;
+        self.commit_local(LocalCommand::Exposed { ino, exposed: true }).await?;
         self.flusher.exposed(ino);
         self.force_log().await.map(drop)
     }
@@ -93,15 +94,20 @@ impl Node {
             }
         }
         if !summed.is_empty() {
-            self.commit(Command::Extent(ExtentCommand::Summed { ino, version, sums: summed }))
-                .await?;
+            self.commit_local(LocalCommand::Summed { ino, version, sums: summed }).await?;
         }
         let time = self.ports.clock.wall();
         for (first, sums) in stored {
             let blocks = first..first + sums.len() as u64;
+            let count = sums.len() as u64;
+            let sums = sums.into_iter().map(Some).collect();
             let proposed = self.replica.propose(|state| {
                 let stamp = Stamp { time, version: state.next_version() };
-                Ok(Command::Stored { ino, first, sums, stamp })
+                let version = stamp.version;
+                Ok(Proposal::of_both(
+                    vec![LocalCommand::Staged { ino, version, first, sums, range: None }],
+                    Command::Found { ino, first, count, stamp },
+                ))
             });
             let (_, applied) = proposed.await?;
             self.store.stored(&location, blocks);
@@ -170,7 +176,7 @@ impl Node {
             return Ok(false);
         }
         self.fsync(ino).await?;
-        self.commit(Command::Extent(ExtentCommand::Exposed { ino, exposed: false })).await?;
+        self.commit_local(LocalCommand::Exposed { ino, exposed: false }).await?;
         Ok(true)
     }
 
@@ -258,9 +264,7 @@ impl Node {
         for sums in sums.chunks(SUMS_AT_ONCE) {
             let proposed = self.replica.propose(|state| match state.extents().is_exposed(ino) {
                 true => Err(FsError::Busy.into()),
-                false => {
-                    Ok(Command::Extent(ExtentCommand::Summed { ino, version, sums: sums.to_vec() }))
-                }
+                false => Ok(LocalCommand::Summed { ino, version, sums: sums.to_vec() }),
             });
             match proposed.await {
                 Ok(_) | Err(RpcError::Refused(FsError::Busy)) => {}

@@ -1,7 +1,7 @@
 //! fallocate(2): zeros in place of bytes, and a new size of the file.
 
 use crate::Node;
-use crate::clients::mutate::MutationContext;
+use crate::clients::mutate::{MutationContext, StagedBytes};
 use crate::data::fetch::MAX_ATTEMPTS;
 use bytes::Bytes;
 use ebb_core::byte_map::Edge;
@@ -95,11 +95,18 @@ impl Node {
                 self.void_sums(&location, part.clone()).await?;
             }
             self.expect_log_room().await?;
-            let edges = parts.iter().map(|part| part.start / BLOCK_BYTES).collect();
+            let edges: Vec<u64> = parts.iter().map(|part| part.start / BLOCK_BYTES).collect();
             self.note_writer(ino, context.tx.session);
             let done = match self.write_zeros(&location, &parts).await {
                 Ok(()) => {
-                    self.propose(context, |_| Mutation::Fallocate {
+                    // An upload may have ended during the wait, and dropped one of the blocks: its
+                    // bytes are here still.
+                    let staged = edges.iter().map(|&first| {
+                        let (sums, range) = (vec![None], None);
+                        StagedBytes { ino, first, sums, range }
+                    });
+                    let staged = staged.collect();
+                    let mutation = Mutation::Fallocate {
                         ino,
                         offset,
                         len_bytes,
@@ -107,8 +114,8 @@ impl Node {
                         keep_size,
                         edges,
                         drop_set_id,
-                    })
-                    .await
+                    };
+                    self.propose_staged(context, staged, mutation).await
                 }
                 Err(error) => Err(error),
             };

@@ -400,7 +400,7 @@ impl Node {
         let location = self.make_room(ino, end(self)).await?;
         let present = |first, sums: &[u32]| {
             let (etag, sums) = (etag.0.clone(), sums.to_vec());
-            Command::Extent(ExtentCommand::Present { ino, etag, first, sums })
+            LocalCommand::Present { ino, etag, first, sums }
         };
         let mut at = 0;
         while at < fills.len() {
@@ -425,7 +425,7 @@ impl Node {
                 .collect();
             let start = fills[at].block;
             if Planted::PresentBeforeFilled.is_on() {
-                self.commit(present(start, &sums)).await?;
+                self.commit_local(present(start, &sums)).await?;
             }
             let content = content
                 .slice(..self.visible_bytes(&location, start * BLOCK_BYTES, content.len()).await?);
@@ -440,7 +440,7 @@ impl Node {
                     .await
                     .map_err(|error| self.disk_failed(ino, error))?;
             }
-            self.commit(present(start, &sums)).await?;
+            self.commit_local(present(start, &sums)).await?;
             let blocks = start..start + run as u64;
             self.data.cache.note_clean(self.replica.view().extents(), ino, blocks);
             self.data.grants.verified(ino, start..start + run as u64);

@@ -15,7 +15,7 @@ pub(crate) mod sums;
 pub(crate) mod warm;
 
 use crate::Options;
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_model::{Ino, ScrubStatus};
 use ebb_ports::Clock;
 use ebb_store::{Cache, Exposures, Holes, Latches, PassthroughGrants, Pending};
@@ -72,12 +72,12 @@ impl Data {
     }
 
     /// Adds every clean chunk to the order of eviction after a start.
-    pub fn fill_cache_order(&self, state: &Partition) {
+    pub fn fill_cache_order(&self, state: &State) {
         self.cache.fill(state.extents());
     }
 
     /// Blocks have become clean: they can be evicted.
-    pub fn note_clean(&self, state: &Partition, ino: Ino, blocks: Range<u64>) {
+    pub fn note_clean(&self, state: &State, ino: Ino, blocks: Range<u64>) {
         self.cache.note_clean(state.extents(), ino, blocks);
     }
 

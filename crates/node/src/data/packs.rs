@@ -8,7 +8,7 @@
 //! the range ([`Reserved`]).
 
 use crate::Node;
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_model::*;
 use ebb_store::{Mode, Reserved, StoreLocation};
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ const COMPACTION_INTERVAL: Duration = Duration::from_secs(10);
 const COMPACTED_SHARE: u64 = 4;
 
 /// The place of a file's bytes in this state.
-pub(crate) fn location(state: &Partition, ino: Ino) -> StoreLocation {
+pub(crate) fn location(state: &State, ino: Ino) -> StoreLocation {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
     StoreLocation { ino, size_bytes, packed: state.extents().packed(ino) }
 }
@@ -86,7 +86,7 @@ impl Node {
         if self.replica.view_without_backing().extents().packed(ino) != Some(reserved.range)
             && self.expect_log().is_ok()
         {
-            self.store.free_range_after(reserved.range, self.replica.written());
+            self.store.free_range_after(reserved.range, self.replica.written_position());
         }
     }
 
@@ -119,15 +119,15 @@ impl Node {
         let stays = from.packed.zip(range).is_some_and(|(before, now)| now.begins_as(&before));
         let copied = if stays { Ok(()) } else { self.copy_to(from, &to).await };
         let moved = match copied {
-            Ok(()) => self.commit(Command::Extent(ExtentCommand::Packed { ino, range })).await,
+            Ok(()) => self.commit_local(LocalCommand::Packed { ino, range }).await,
             Err(error) => Err(error),
         };
         let location = self.location(ino);
         let is_there = location.packed == range;
         match moved {
-            Ok(index) => {
+            Ok(()) => {
                 if let Some(unused) = range.filter(|_| !is_there) {
-                    self.store.free_range_after(unused, index);
+                    self.store.free_range_after(unused, self.replica.written_position());
                 }
                 Ok(location)
             }
@@ -136,7 +136,9 @@ impl Node {
                 // finds out where the file is.
                 if !stays && !is_there && self.expect_log().is_ok() {
                     match range {
-                        Some(range) => self.store.free_range_after(range, self.replica.written()),
+                        Some(range) => {
+                            self.store.free_range_after(range, self.replica.written_position())
+                        }
                         None => self.forget_own(ino).await?,
                     }
                 }
@@ -202,7 +204,7 @@ impl Node {
         let location = self.location(ino);
         let is_empty = self.replica.view().extents().resident_bytes_of(ino) == 0;
         if location.packed.is_some() && is_empty {
-            self.commit(Command::Extent(ExtentCommand::Packed { ino, range: None })).await?;
+            self.commit_local(LocalCommand::Packed { ino, range: None }).await?;
             if self.store.has_standalone(ino) {
                 // The remains of a move that was not logged.
                 self.forget_own(ino).await?;

@@ -165,8 +165,7 @@ impl Node {
             }
             tracing::warn!(%ino, block, "a cached block is damaged on the node's disk and is \
                 fetched again");
-            self.commit(Command::Extent(ExtentCommand::Absent { ino, first: block, count: 1 }))
-                .await?;
+            self.commit_local(LocalCommand::Absent { ino, first: block, count: 1 }).await?;
             return Ok(None);
         }
         self.data.grants.verified(ino, blocks);
@@ -200,8 +199,7 @@ impl Node {
             } else {
                 tracing::warn!(%ino, block, %error, "a cached block cannot be read from the node's \
                     disk and is fetched again");
-                self.commit(Command::Extent(ExtentCommand::Absent { ino, first: block, count: 1 }))
-                    .await?;
+                self.commit_local(LocalCommand::Absent { ino, first: block, count: 1 }).await?;
                 dropped = true;
             }
         }

@@ -126,11 +126,11 @@ impl Node {
             )
         };
         for run in runs {
-            self.commit(Command::Extent(ExtentCommand::Absent {
+            self.commit_local(LocalCommand::Absent {
                 ino,
                 first: run.start,
                 count: run.end - run.start,
-            }))
+            })
             .await?;
         }
         Ok(())
@@ -251,11 +251,11 @@ impl Node {
             runs
         };
         for run in runs {
-            self.commit(Command::Extent(ExtentCommand::Unsynced {
+            self.commit_local(LocalCommand::Unsynced {
                 ino,
                 first: run.start,
                 count: run.end - run.start,
-            }))
+            })
             .await?;
         }
         if self.store.is_never_synced(ino) { Ok(()) } else { self.force_log().await.map(drop) }

@@ -3,7 +3,7 @@
 use super::transact::FlushError;
 use crate::Node;
 use ebb_core::backing::{FlushStep, keys};
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_format::object::object_tag;
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag, ObjectMeta};
@@ -18,9 +18,9 @@ impl Node {
             return Err(FlushError::Later);
         }
         self.see_all_names(ino).await?;
-        let next = |state: &Partition| state.backing().flush_step(state.namespace(), ino);
+        let next = |state: &State| state.backing().flush_step(state.namespace(), ino);
         let step = next(&self.replica.view());
-        let planned = |state: &Partition| next(state) == step;
+        let planned = |state: &State| next(state) == step;
         let (ino, key, ended) = match &step {
             FlushStep::Put { key, replaces } => {
                 (ino, key, self.put_file(ino, key, replaces.clone().map(ETag)).await)
@@ -61,7 +61,7 @@ impl Node {
         nested: BucketError,
     ) -> Result<(), FlushError> {
         let next =
-            |state: &Partition| state.backing().resolve_key_conflict(state.namespace(), ino, key);
+            |state: &State| state.backing().resolve_key_conflict(state.namespace(), ino, key);
         let step = next(&self.replica.view());
         match &step {
             Some(FlushStep::Evict { occupant, from, to, etag }) => {
@@ -86,7 +86,7 @@ impl Node {
         self: &Rc<Self>,
         ino: Ino,
         (from, to, etag): (&str, &str, &ETag),
-        planned: impl FnOnce(&Partition) -> bool,
+        planned: impl FnOnce(&State) -> bool,
     ) -> Result<(), FlushError> {
         self.log_upload_begun(ino, to, planned).await?;
         // An earlier copy with the same content may stand there.

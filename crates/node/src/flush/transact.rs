@@ -5,7 +5,7 @@ use crate::Node;
 use crate::buckets::ask::Backoff;
 use crate::buckets::head::LATE_EFFECT;
 use crate::flush::POLL;
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_model::*;
 use ebb_ports::{BucketError, PortFuture, UploadId};
 use futures_util::future::join_all;
@@ -91,7 +91,7 @@ impl Node {
         &self,
         ino: Ino,
         key: &str,
-        planned: impl FnOnce(&Partition) -> bool,
+        planned: impl FnOnce(&State) -> bool,
     ) -> Result<(), FlushError> {
         self.await_late_effects(key)?;
         let mut stands = true;
@@ -183,7 +183,8 @@ impl Node {
             BackingCommand::Uploaded { ino, .. } => Some(*ino),
             _ => None,
         };
-        let (index, applied) = self.replica.propose(|_| Ok(Command::Backing(end))).await?;
+        let (index, applied) =
+            self.replica.propose(|state| Ok(Command::Backing(with_findings(state, end)))).await?;
         if let Some(ino) = sent {
             self.flusher.note_sent(ino, index, self.replica.durable());
         }
@@ -336,3 +337,14 @@ impl Node {
 }
 
 const MAX_REFUSED_ABORTS: usize = 3;
+
+/// The end of an upload, with the blocks that a store through a mapping can have changed since.
+fn with_findings(state: &State, end: BackingCommand) -> BackingCommand {
+    let BackingCommand::Uploaded { ino, key, etag, len_bytes, version } = end else { return end };
+    let changed = state.extents().changed_since(ino, version);
+    if changed.is_empty() {
+        return BackingCommand::Uploaded { ino, key, etag, len_bytes, version };
+    }
+    let changed = changed.into_iter().map(|run| (run.start, run.end)).collect();
+    BackingCommand::UploadedMapped { ino, key, etag, len_bytes, version, changed }
+}

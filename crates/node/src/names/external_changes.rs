@@ -5,7 +5,7 @@ use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::buckets::ask::bucket_refusal;
 use ebb_core::backing::Standing;
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag, ObjectMeta};
 use ebb_store::Mode;
@@ -42,7 +42,7 @@ impl Node {
         etag: &str,
     ) -> Result<(), RpcError> {
         let known = Standing::Object { ino, key: key.into(), etag: etag.into() };
-        let stands = |state: &Partition| {
+        let stands = |state: &State| {
             state.backing().standing(state.namespace(), dir, name).as_ref() == Some(&known)
         };
         // Nothing is written to the file while its object is requested.
@@ -66,9 +66,13 @@ impl Node {
             Err(error) => return Err(error),
         };
         tracing::info!(key, "the object was replaced or removed by somebody else");
-        self.take_on_object(ino, key, stands, |stamp| match found {
+        if found.is_none() {
+            // What is cached of it becomes the only copy.
+            self.force(SyncScope::All).await?;
+        }
+        self.take_on_object(ino, key, stands, |state, stamp| match found {
             Some(meta) => replaced(ino, meta, stamp),
-            None => BackingCommand::Vanished { parent: dir, name: name.clone(), stamp },
+            None => vanished(state, dir, name, stamp),
         })
         .await
     }
@@ -88,13 +92,8 @@ impl Node {
         Box::pin(self.list_again(below)).await?;
         tracing::info!(prefix, "everything below was removed by somebody else");
         let stands =
-            |state: &Partition| state.backing().is_deserted(state.namespace(), dir, name, &prefix);
-        self.take_on(stands, |stamp| BackingCommand::Vanished {
-            parent: dir,
-            name: name.clone(),
-            stamp,
-        })
-        .await
+            |state: &State| state.backing().is_deserted(state.namespace(), dir, name, &prefix);
+        self.take_on(stands, |state, stamp| vanished(state, dir, name, stamp)).await
     }
 
     /// A download failed. Where the object is no longer the one that the home names, the file takes
@@ -139,7 +138,7 @@ impl Node {
             key,
             "the object was replaced by somebody else; its cached bytes are dropped"
         );
-        self.take_on_object(ino, key, |_| true, |stamp| replaced(ino, meta, stamp)).await
+        self.take_on_object(ino, key, |_| true, |_, stamp| replaced(ino, meta, stamp)).await
     }
 
     /// Waits for the end of the upload of a file, which settles the file's object.
@@ -175,8 +174,8 @@ impl Node {
         self: &Rc<Self>,
         ino: Ino,
         key: &str,
-        stands: impl FnOnce(&Partition) -> bool,
-        change: impl FnOnce(Stamp) -> BackingCommand,
+        stands: impl FnOnce(&State) -> bool,
+        change: impl FnOnce(&State, Stamp) -> BackingCommand,
     ) -> Result<(), RpcError> {
         self.find_stored(ino, &(0..u64::MAX)).await?;
         let before = self.replica.view().extents().resident_runs(ino, 0..u64::MAX);
@@ -190,16 +189,30 @@ impl Node {
     /// Logs an external change, unless the inode was changed here since it was found.
     async fn take_on(
         &self,
-        stands: impl FnOnce(&Partition) -> bool,
-        change: impl FnOnce(Stamp) -> BackingCommand,
+        stands: impl FnOnce(&State) -> bool,
+        change: impl FnOnce(&State, Stamp) -> BackingCommand,
     ) -> Result<(), RpcError> {
         let taken_on = self.commit_stamped(|state, stamp| match stands(state) {
-            true => Ok(Command::Backing(change(stamp))),
+            true => Ok(Command::Backing(change(state, stamp))),
             false => Err(FsError::Busy.into()),
         });
         match taken_on.await {
             Err(RpcError::Refused(FsError::Busy)) => Ok(()),
             taken_on => taken_on,
+        }
+    }
+}
+
+/// Another program removed what was at the name. Cached bytes of its object have no other copy.
+pub(crate) fn vanished(state: &State, parent: Ino, name: &Name, stamp: Stamp) -> BackingCommand {
+    let ino = state.namespace().lookup(parent, name).map(|attr| attr.ino);
+    let kept = ino.map_or(Vec::new(), |ino| state.extents().kept_without_object(ino));
+    let name = name.clone();
+    match kept.is_empty() {
+        true => BackingCommand::Vanished { parent, name, stamp },
+        false => {
+            let kept = kept.into_iter().map(|run| (run.start, run.end)).collect();
+            BackingCommand::VanishedKept { parent, name, kept, stamp }
         }
     }
 }

@@ -12,7 +12,7 @@
 
 use crate::Node;
 use ebb_core::backing::Forgettable;
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_model::*;
 use ebb_ports::Signal;
 use ebb_store::{Guard, Mode};
@@ -99,7 +99,7 @@ impl Forgetting {
     }
 
     /// The directory after the one that was looked at last, and then the first.
-    fn next_directory(&self, state: &Partition) -> Option<Ino> {
+    fn next_directory(&self, state: &State) -> Option<Ino> {
         let after = Ino(self.hand.get().saturating_add(1));
         let mut beyond = state.backing().directories(after);
         let next = beyond.next().or_else(|| state.backing().directories(Ino(0)).next())?;
@@ -253,14 +253,17 @@ impl Node {
         let mut going = Vec::new();
         let proposed = self
             .replica
-            .propose(|_| {
+            .propose(|state| {
                 if self.attachments.is_open(dir) || !self.may_act_by_itself() {
                     return Err(RpcError::Retry);
                 }
-                going = self
-                    .names
-                    .forgetting
-                    .decide(|ino| free.contains(ino) && !self.attachments.is_open(*ino));
+                let extents = state.extents();
+                going = self.names.forgetting.decide(|ino| {
+                    free.contains(ino)
+                        && !self.attachments.is_open(*ino)
+                        && !extents.is_stored(*ino)
+                        && !extents.is_exposed(*ino)
+                });
                 if going.is_empty() {
                     Err(RpcError::Retry)
                 } else {
@@ -302,11 +305,11 @@ impl Node {
             }
             let runs = self.replica.view().extents().resident_runs(ino, 0..u64::MAX);
             for run in runs {
-                self.commit(Command::Extent(ExtentCommand::Absent {
+                self.commit_local(LocalCommand::Absent {
                     ino,
                     first: run.start,
                     count: run.end - run.start,
-                }))
+                })
                 .await?;
             }
             // Bytes that remain have no other copy.

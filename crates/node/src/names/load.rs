@@ -6,6 +6,7 @@
 
 use crate::Node;
 use crate::admin::troubles::Subject;
+use crate::names::external_changes::vanished;
 use crate::names::listings::{MOST_AGE, Page, list};
 use crate::names::pages::LOAD_PIECES;
 use crate::readahead::traversals::Look;
@@ -316,8 +317,8 @@ impl Node {
             let still = self.replica.view().backing().unresolved_links(ino).first().cloned();
             if still == Some((dir, name.clone())) {
                 // The record has a name that is not there, or is another inode now.
-                self.commit_stamped(|_, stamp| {
-                    Ok(Command::Backing(BackingCommand::Vanished { parent: dir, name, stamp }))
+                self.commit_stamped(|state, stamp| {
+                    Ok(Command::Backing(vanished(state, dir, &name, stamp)))
                 })
                 .await?;
             }

@@ -14,7 +14,7 @@ pub(crate) mod refresh;
 pub(crate) mod revalidate;
 pub(crate) mod trash;
 
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_model::*;
 use ebb_store::{Guard, Latches, Mode};
 use forget::Forgetting;
@@ -49,7 +49,7 @@ pub(crate) struct Names {
 
 impl Names {
     /// With the names of a recovered state, and room for so many bytes of metadata.
-    pub fn new(state: &Partition, metadata_bytes: u64) -> Names {
+    pub fn new(state: &State, metadata_bytes: u64) -> Names {
         Names {
             loads: Latches::default(),
             listings: Listings::default(),
@@ -115,7 +115,7 @@ impl Names {
         self.not_shown.has(dir)
     }
 
-    pub fn not_shown_troubles(&self, state: &Partition) -> Vec<Trouble> {
+    pub fn not_shown_troubles(&self, state: &State) -> Vec<Trouble> {
         self.not_shown.troubles(state)
     }
 
@@ -125,12 +125,12 @@ impl Names {
     }
 
     /// The innermost quota that an inode counts in.
-    pub fn innermost_quota(&self, state: &Partition, ino: Ino) -> Option<QuotaStatus> {
+    pub fn innermost_quota(&self, state: &State, ino: Ino) -> Option<QuotaStatus> {
         self.quotas.innermost(state.namespace(), ino)
     }
 
     /// How many parts of listings may be loaded together without a request.
-    pub fn parts_to_spare(&self, state: &Partition) -> usize {
+    pub fn parts_to_spare(&self, state: &State) -> usize {
         self.metadata.parts_to_spare(state.memory_bytes())
     }
 }

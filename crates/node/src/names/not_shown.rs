@@ -3,7 +3,7 @@
 
 use crate::Node;
 use crate::admin::{path_bytes, troubles};
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_model::*;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl NotShown {
             .map_or((0, Vec::new()), |keys| (keys.count, keys.first.clone()))
     }
 
-    pub fn troubles(&self, state: &Partition) -> Vec<Trouble> {
+    pub fn troubles(&self, state: &State) -> Vec<Trouble> {
         let mut dirs = self.dirs.borrow_mut();
         dirs.retain(|dir, _| state.namespace().inode(*dir).is_some());
         let troubles: Vec<Trouble> = dirs

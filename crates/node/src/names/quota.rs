@@ -9,7 +9,7 @@ use crate::Node;
 use crate::admin::path_bytes;
 use crate::clients::mutate::MutationContext;
 use ebb_core::namespace::Namespace;
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_model::*;
 use ebb_ports::Signal;
 use futures_util::FutureExt;
@@ -315,7 +315,7 @@ fn innermost_root(namespace: &Namespace, ino: Ino) -> Option<Ino> {
 }
 
 /// The directories below a quota root whose names are not all known.
-fn unknown_below(state: &Partition, root: Ino) -> Vec<Ino> {
+fn unknown_below(state: &State, root: Ino) -> Vec<Ino> {
     let mut dirs = state.namespace().directories_below(root);
     dirs.retain(|dir| !state.backing().is_complete(*dir));
     dirs

@@ -7,7 +7,7 @@ use crate::Node;
 use crate::buckets::borders::BucketIndex;
 use crate::clients::mutate::{LookedUp, MutationContext};
 use ebb_core::namespace::{trash_name, trashed_name};
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_model::*;
 use std::rc::Rc;
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl Node {
     /// inode that the same command makes.
     pub(crate) fn trash_place(
         &self,
-        state: &Partition,
+        state: &State,
         context: &MutationContext,
         dir: Ino,
         name: &Name,

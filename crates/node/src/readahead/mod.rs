@@ -5,7 +5,7 @@ pub(crate) mod traversals;
 pub(crate) mod tree;
 pub(crate) mod walks;
 
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_model::Ino;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -61,7 +61,7 @@ impl Readahead {
 
     /// A client begins to read a file. Returns the files that a reader of all files of its
     /// directory, or of several, will want next, and how many bytes of each: at most `most_bytes`.
-    pub fn walk(&self, file: Ino, state: &Partition, most_bytes: u64) -> Vec<(Ino, u64)> {
+    pub fn walk(&self, file: Ino, state: &State, most_bytes: u64) -> Vec<(Ino, u64)> {
         self.walks.borrow_mut().begin(file, &Tree { state }, most_bytes)
     }
 

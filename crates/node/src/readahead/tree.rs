@@ -1,7 +1,7 @@
 //! The known files and directories, in the order of a traversal of all of them.
 
 use ebb_core::namespace::Link;
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_model::*;
 use std::iter::{from_fn, successors};
 
@@ -15,7 +15,7 @@ pub enum Way {
 }
 
 pub struct Tree<'a> {
-    pub state: &'a Partition,
+    pub state: &'a State,
 }
 
 /// The next step of a traversal.

@@ -294,9 +294,10 @@ impl Node {
 mod tests {
     use super::*;
     use ebb_core::partition::Partition;
+    use ebb_core::state::State;
 
     struct Volume {
-        partition: Partition,
+        state: State,
         walks: Walks,
     }
 
@@ -317,7 +318,7 @@ mod tests {
                 links: vec![],
             };
             let mut volume = Volume {
-                partition: Partition::new(IdRange::whole(IdEpoch(1)), root, false),
+                state: State::of(Partition::new(IdRange::whole(IdEpoch(1)), root, false)),
                 walks: Walks::default(),
             };
             volume.apply(&Command::SessionOpen {
@@ -329,14 +330,14 @@ mod tests {
         }
 
         fn apply(&mut self, command: &Command) {
-            let next = LogIndex(self.partition.applied().0 + 1);
-            assert!(self.partition.apply(next, command).answer.is_none_or(|answer| answer.is_ok()));
+            let next = LogIndex(self.state.applied().0 + 1);
+            assert!(self.state.apply(next, command).answer.is_none_or(|answer| answer.is_ok()));
         }
 
         fn make(&mut self, parent: Ino, what: Make) -> Ino {
-            let ino = self.partition.namespace().next_ino(parent.slot()).expect("an id is left");
-            let tx = TxId { session: SessionId(1), slot: 0, sequence: self.partition.applied().0 };
-            let stamp = Stamp { time: Time::from_secs(1), version: self.partition.next_version() };
+            let ino = self.state.namespace().next_ino(parent.slot()).expect("an id is left");
+            let tx = TxId { session: SessionId(1), slot: 0, sequence: self.state.applied().0 };
+            let stamp = Stamp { time: Time::from_secs(1), version: self.state.next_version() };
             let name = Name::new(ino.to_string().as_bytes()).unwrap();
             self.apply(&Command::Client {
                 tx,
@@ -359,7 +360,7 @@ mod tests {
             for file in files {
                 asked.extend(
                     self.walks
-                        .begin(file, &Tree { state: &self.partition }, 1 << 20)
+                        .begin(file, &Tree { state: &self.state }, 1 << 20)
                         .into_iter()
                         .map(|(file, _)| file),
                 );

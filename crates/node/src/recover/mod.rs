@@ -7,9 +7,10 @@ mod verify_unsynced;
 
 pub use ownership::Difference;
 pub(crate) use ownership::{
-    VolumeThere, count_unwritten, give_back, is_cache, other_volume, unwritten,
+    VolumeThere, count_unwritten, give_back, is_cache, other_volume, unwritten, unwritten_0_1_0,
 };
-pub(crate) use replay::{Replayed, replay};
+pub(crate) use replay::{Replayed, Replaying, replay};
+pub(crate) use verify_unsynced::{drop_strays, make_holes};
 
 use crate::admin::Instruments;
 use crate::admin::fsck::Readable;
@@ -25,6 +26,7 @@ use crate::names::Names;
 use crate::replica::Replica;
 use crate::{Node, Options, Run};
 use ebb_core::partition::Inconsistent;
+use ebb_core::state::State;
 use ebb_format::FormatError;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::record::GroupId;
@@ -106,11 +108,6 @@ pub enum OpenError {
          release serves the volume"
     )]
     OutdatedInUse,
-    #[error(
-        "ebb 0.1.0 wrote the data directory, whose log this release does not read: unmount it \
-         with ebb 0.1.0, so that everything is in the bucket, and start with another one"
-    )]
-    OutdatedLog,
     #[error("{key} in the bucket cannot be read: {what}")]
     Root { key: String, what: String },
     #[error("{0}")]
@@ -304,21 +301,20 @@ impl Node {
         let snapshot_at = recovery
             .snapshots
             .get(&GroupId::PARTITION)
-            .map_or(LogIndex(0), |snapshot| snapshot.header().index);
+            .map_or(Position(0), |snapshot| snapshot.header().position);
         let mut missing_root = None;
-        let Replayed { partition, unsynced, kept, unverified, unforced, holes, cuts } = match fresh
-        {
+        let Replayed { state, unsynced, kept, unverified, unforced, holes, cuts } = match fresh {
             true => {
                 let ids = ids_of_empty(bucket.as_deref(), head_lease.as_deref()).await?;
                 let (partition, root) =
                     empty(&ports, bucket.as_deref(), (&serves, ids), &options).await?;
                 missing_root = root;
-                Replayed::of(partition)
+                Replayed::of(State::of(partition))
             }
-            false => replay(recovery).await?,
+            false => replay(recovery, State::check_joined).await?,
         };
         let store = Store::open(ports.disk.clone(), serves.cluster).await?;
-        if let Some((last, _)) = partition.extents().packs().last() {
+        if let Some((last, _)) = state.extents().packs().last() {
             store.packs.begin_after(last);
         }
         let space = ports.disk.space().await?;
@@ -326,8 +322,8 @@ impl Node {
             bucket.as_ref().map_or(u64::MAX, |bucket| bucket.capabilities().max_object_bytes);
         let max_file_bytes = MAX_FILE_BYTES.min(ports.disk.longest_file().await?).min(object_bytes);
         let is_disk_small =
-            fit_cache(&mut options, space.free_bytes + partition.extents().resident_bytes());
-        let names = Names::new(&partition, options.metadata_bytes);
+            fit_cache(&mut options, space.free_bytes + state.extents().resident_bytes());
+        let names = Names::new(&state, options.metadata_bytes);
         let data =
             Data::new(members.len() + 1, &options, &ports.clock, is_disk_small, max_file_bytes);
         let run = Run {
@@ -337,7 +333,7 @@ impl Node {
             recovered,
         };
         let node = Rc::new(Node {
-            replica: Replica::new(partition, log, ports.spawn.clone()),
+            replica: Replica::new(state, log, ports.spawn.clone()),
             store,
             flusher: Flusher::new(members.len() + 1, options.upload_buffer_bytes()),
             data,
@@ -352,7 +348,6 @@ impl Node {
             unforced: RefCell::new(unforced),
             unforced_writers: UnforcedWriters::default(),
             safe: Cell::new(LogIndex(0)),
-            synced: Cell::default(),
             snapshot_at: Cell::new(snapshot_at),
             stopping: Default::default(),
             ports,
@@ -360,7 +355,7 @@ impl Node {
         });
         node.trouble("root", missing_root);
         match fresh {
-            true => node.write_snapshot().await?,
+            true => drop(node.write_snapshot().await?),
             // The previous run may have ended between giving it its name and syncing the directory.
             false => node.ports.disk.sync_dir(ebb_journal::SNAPSHOT_DIR).await?,
         }
@@ -380,9 +375,9 @@ impl Node {
         }
         // A file removed or cut now must not come back with the next power cut.
         node.force_log().await?;
-        node.drop_strays().await?;
+        drop_strays(&node.store, || node.replica.view()).await?;
         node.store.sync_names().await?;
-        node.make_holes(holes).await?;
+        make_holes(&node.store, || node.replica.view(), holes).await?;
         node.resume_sessions().await?;
         let late = match node.buckets.head_lease() {
             Some(_) => node.settle_uploads().await?,

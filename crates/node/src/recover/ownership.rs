@@ -10,10 +10,11 @@ use crate::buckets::rate_limit::{RateLimitedBucket, RateLimits};
 use crate::buckets::side_by_side::{Member, SideBySide};
 use crate::identity;
 use crate::random_u128;
-use ebb_core::partition::Partition;
+use crate::snapshot::items;
+use ebb_core::state::State;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
-use ebb_journal::{LOG_DIR, Log, LogError, SNAPSHOT_DIR};
+use ebb_journal::{LOG_DIR, Log, Log010, SNAPSHOT_DIR};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, DiskError, Ports};
 use std::cell::RefCell;
@@ -67,19 +68,16 @@ pub(super) async fn drop_old(
 ) -> Result<Identity, OpenError> {
     let found = match &identity.serves {
         None => None,
-        Some(before) => match replayed(ports, before).await {
-            Err(OpenError::Log(LogError::Version { .. })) => return Err(OpenError::OutdatedLog),
-            found => found?.map(|partition| (before, partition)),
-        },
+        Some(before) => replayed_0_1_0(ports, before).await?.map(|state| (before, state)),
     };
-    if let Some((before, partition)) = found {
-        let dirty = if is_cache(before) { 0 } else { count_unwritten(&partition) };
+    if let Some((before, state)) = found {
+        let dirty = if is_cache(before) { 0 } else { count_unwritten(&state) };
         if dirty > 0 {
             return Err(OpenError::Outdated { dirty });
         }
         // Only one session can outlive a node in its own process.
         let outlives = |session| !options.embedded || options.resumes == Some(session);
-        if partition.sessions().iter().any(|(session, _)| outlives(session)) {
+        if state.sessions().iter().any(|(session, _)| outlives(session)) {
             return Err(OpenError::OutdatedInUse);
         }
     }
@@ -364,27 +362,46 @@ pub(crate) async fn unwritten(ports: &Ports, serves: &Serves) -> Result<u64, Ope
     if is_cache(serves) {
         return Ok(0);
     }
-    Ok(replayed(ports, serves).await?.map_or(0, |partition| count_unwritten(&partition)))
+    Ok(replayed(ports, serves).await?.map_or(0, |state| count_unwritten(&state)))
+}
+
+/// As [`unwritten`], in a data directory of release 0.1.0.
+pub(crate) async fn unwritten_0_1_0(ports: &Ports, serves: &Serves) -> Result<u64, OpenError> {
+    if is_cache(serves) {
+        return Ok(0);
+    }
+    Ok(replayed_0_1_0(ports, serves).await?.map_or(0, |state| count_unwritten(&state)))
+}
+
+/// The state in a data directory of release 0.1.0, if it has any.
+async fn replayed_0_1_0(ports: &Ports, serves: &Serves) -> Result<Option<State>, OpenError> {
+    let log = Log::read_0_1_0(&*ports.disk, VolumeId(serves.cluster.0)).await?;
+    let Some(Log010 { snapshot, commands }) = log else { return Ok(None) };
+    let mut state = State::from_items(items(snapshot).await?, [])?;
+    for (index, command) in commands {
+        state.apply(index, &command);
+    }
+    Ok(Some(state))
 }
 
 /// The state in the data directory, if it has any.
-async fn replayed(ports: &Ports, serves: &Serves) -> Result<Option<Partition>, OpenError> {
+async fn replayed(ports: &Ports, serves: &Serves) -> Result<Option<State>, OpenError> {
     let recovery = Log::read(ports.disk.clone(), VolumeId(serves.cluster.0)).await?;
     if recovery.is_empty() {
         return Ok(None);
     }
-    let Replayed { partition, .. } = replay(recovery).await?;
-    Ok(Some(partition))
+    let Replayed { state, .. } = replay(recovery, State::check_joined).await?;
+    Ok(Some(state))
 }
 
-pub(crate) fn count_unwritten(partition: &Partition) -> u64 {
-    if !partition.backing().is_backed() {
+pub(crate) fn count_unwritten(state: &State) -> u64 {
+    if !state.backing().is_backed() {
         // Everything but the root is nowhere else.
-        return partition.namespace().len() as u64 - 1;
+        return state.namespace().len() as u64 - 1;
     }
-    let dirt = partition.backing().dirt();
+    let dirt = state.backing().dirt();
     // What was stored into exposed files nobody has looked for.
-    let exposed = partition.extents().exposed().count() as u64;
+    let exposed = state.extents().exposed().count() as u64;
     // Links, special files and attributes are nowhere but in pages.
     dirt.files + dirt.pages + dirt.deletes + exposed
 }

@@ -3,10 +3,14 @@
 
 use super::replay::Blocks;
 use crate::Node;
+use crate::data::packs::location;
 use ebb_core::blocks;
 use ebb_core::extent::Block;
+use ebb_core::state::State;
 use ebb_model::*;
 use ebb_ports::DiskError;
+use ebb_store::Store;
+use std::cell::Ref;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::once;
 use std::ops::Range;
@@ -41,11 +45,11 @@ impl Node {
                     as_written.into_iter().chain(once(blocks.end..blocks.end))
                 {
                     if first < start {
-                        self.commit(Command::Extent(ExtentCommand::Unsynced {
+                        self.commit_local(LocalCommand::Unsynced {
                             ino,
                             first,
                             count: start - first,
-                        }))
+                        })
                         .await?;
                     }
                     first = end;
@@ -152,50 +156,57 @@ impl Node {
             state.extents().void_blocks().map(|(ino, block)| (ino, block..block + 1)).collect();
         self.store.not_forced(blocks.iter().map(|(ino, block)| (self.location(*ino), block)));
     }
+}
 
-    /// Removes the remains of a crash: between a command and its effects it leaves store files of
-    /// inodes that are gone or elsewhere, between bytes and their command it leaves bytes beyond
-    /// the end of a file (O-80).
-    pub(super) async fn drop_strays(&self) -> Result<(), DiskError> {
-        for ino in self.store.list() {
-            let place = self.location(ino);
-            let is_known = self.replica.view().namespace().inode(ino).is_some();
-            match place.packed {
-                _ if !is_known => self.store.drop_file(ino).await?,
-                Some(_) => self.store.drop_own(ino).await?,
-                None => self.store.cut(&place, place.size_bytes).await?,
-            }
+/// Removes the remains of a crash: between a command and its effects it leaves store files of
+/// inodes that are gone or elsewhere, between bytes and their command it leaves bytes beyond
+/// the end of a file (O-80).
+pub(crate) async fn drop_strays<'a>(
+    store: &Store,
+    view: impl Fn() -> Ref<'a, State>,
+) -> Result<(), DiskError> {
+    for ino in store.list() {
+        let place = location(&view(), ino);
+        let is_known = view().namespace().inode(ino).is_some();
+        match place.packed {
+            _ if !is_known => store.drop_file(ino).await?,
+            Some(_) => store.drop_own(ino).await?,
+            None => store.cut(&place, place.size_bytes).await?,
         }
-        for pack in self.store.packs.found.clone() {
-            let used: Vec<PackRange> =
-                self.replica.view().extents().packed_in(pack).map(|(range, _)| range).collect();
-            if used.is_empty() {
-                self.store.drop_pack(pack).await?;
-                continue;
-            }
-            for gap in ebb_store::gaps(pack, &used) {
-                self.store.free(gap).await?;
-            }
-        }
-        // At once: if the run is killed before it forces them, no later run knows of the cuts.
-        self.store.sync_cuts().await
     }
+    for pack in store.packs.found.clone() {
+        let used: Vec<PackRange> =
+            view().extents().packed_in(pack).map(|(range, _)| range).collect();
+        if used.is_empty() {
+            store.drop_pack(pack).await?;
+            continue;
+        }
+        for gap in ebb_store::gaps(pack, &used) {
+            store.free(gap).await?;
+        }
+    }
+    // At once: if the run is killed before it forces them, no later run knows of the cuts.
+    store.sync_cuts().await
+}
 
-    /// Makes the holes that a crash has kept from the store file, as far as nothing was written
-    /// there since. They are forced before any read: the old bytes must not come back later.
-    pub(super) async fn make_holes(&self, holes: Vec<(Ino, Range<u64>)>) -> Result<(), DiskError> {
-        let mut made = BTreeSet::new();
-        for (ino, blocks) in holes {
-            for block in blocks {
-                if self.replica.view().extents().block(ino, block).is_none() {
-                    self.store.hole(&self.location(ino), block * BLOCK_BYTES, BLOCK_BYTES).await?;
-                    made.insert(ino);
-                }
+/// Makes the holes that a crash has kept from the store file, as far as nothing was written
+/// there since. They are forced before any read: the old bytes must not come back later.
+pub(crate) async fn make_holes<'a>(
+    store: &Store,
+    view: impl Fn() -> Ref<'a, State>,
+    holes: Vec<(Ino, Range<u64>)>,
+) -> Result<(), DiskError> {
+    let mut made = BTreeSet::new();
+    for (ino, blocks) in holes {
+        for block in blocks {
+            if view().extents().block(ino, block).is_none() {
+                store.hole(&location(&view(), ino), block * BLOCK_BYTES, BLOCK_BYTES).await?;
+                made.insert(ino);
             }
         }
-        for ino in made {
-            self.store.sync(SyncScope::File(ino)).await?;
-        }
-        Ok(())
     }
+    for ino in made {
+        store.sync(SyncScope::File(ino)).await?;
+    }
+    Ok(())
 }

@@ -1,24 +1,38 @@
 //! The laws that join content and extents, each broken on purpose, and the bytes of a snapshot.
 
 use super::*;
-use ebb_model::{ExtentCommand, PACK_UNIT_BYTES, PackId, Stamp};
+use ebb_model::{LocalCommand, PACK_UNIT_BYTES, PackId, Stamp};
 
-fn written(offset: u64, len_bytes: u64, version: u64) -> Change {
-    let sums = vec![Some(0x0102_0304)];
-    let stamp = Stamp { time: Time::default(), version: Version(version) };
-    Change::Written { ino: INO, offset, len_bytes, sums, packed: None, stamp }
+fn stamp(version: u64) -> Stamp {
+    Stamp { time: Time::default(), version: Version(version) }
+}
+
+/// A write of which this node has no bytes.
+fn write_elsewhere(maps: &mut Maps, offset: u64, version: u64) {
+    let (len_bytes, stamp) = (1, stamp(version));
+    maps.observe(&Change::Written { ino: INO, offset, len_bytes, stamp });
+}
+
+/// Bytes on this disk without a write.
+fn stage(maps: &mut Maps, first: u64, version: u64) {
+    let (version, sums, range) = (Version(version), vec![None], None);
+    maps.apply(&LocalCommand::Staged { ino: INO, version, first, sums, range });
+}
+
+/// Changes content without the extents.
+fn change_content(maps: &mut Maps, change: impl FnOnce(&mut ContentMut)) {
+    change(&mut ContentMut::new(&mut maps.content, &mut Vec::new()));
 }
 
 /// An object of four blocks: one is cached, one dirty, one a hole.
 fn maps() -> Maps {
     let mut maps = Maps::default();
-    maps.change().set_object(INO, "one", 4 * BLOCK_BYTES);
+    maps.change(|content| content.set_object(INO, "one", 4 * BLOCK_BYTES));
     let (etag, sums) = ("one".into(), vec![9]);
-    maps.change().apply(&ExtentCommand::Present { ino: INO, etag, first: 0, sums });
-    maps.change().observe(&written(BLOCK_BYTES, BLOCK_BYTES, 5));
+    maps.apply(&LocalCommand::Present { ino: INO, etag, first: 0, sums });
+    maps.write((BLOCK_BYTES, BLOCK_BYTES), vec![Some(0x0102_0304)], None, stamp(5));
     let (range, edges) = (2 * BLOCK_BYTES..3 * BLOCK_BYTES, vec![]);
-    let stamp = Stamp { time: Time::default(), version: Version(6) };
-    maps.change().observe(&Change::Zeroed { ino: INO, range, edges, stamp });
+    maps.zero(range, edges, stamp(6));
     assert_eq!(maps.check(), Vec::<String>::new());
     maps
 }
@@ -32,16 +46,13 @@ fn check_finds_content_and_extents_that_differ() {
         assert_eq!(problems.len(), 1, "{problems:?}");
         problems.concat()
     };
-    let write = |maps: &mut Maps, block, version| {
-        maps.extents.written(INO, block..block + 1, &[None], None, Version(version))
-    };
-    let lost = problem(&|maps| maps.content.observe(&written(3 * BLOCK_BYTES, 1, 7), false));
+    let lost = problem(&|maps| write_elsewhere(maps, 3 * BLOCK_BYTES, 7));
     assert!(lost.contains("only 0 of the dirty blocks 3..4"), "{lost}");
-    let outdated = problem(&|maps| write(maps, 1, 4));
-    assert!(outdated.contains("only 0 of the dirty blocks 1..2"), "{outdated}");
-    let unknown = problem(&|maps| write(maps, 3, 7));
+    let outdated = problem(&|maps| stage(maps, 1, 4));
+    assert!(outdated.contains("dirty block 1 is outdated"), "{outdated}");
+    let unknown = problem(&|maps| stage(maps, 3, 7));
     assert!(unknown.contains("block 3 is dirty on the disk"), "{unknown}");
-    let replaced = problem(&|maps| maps.content.moved(INO, "two"));
+    let replaced = problem(&|maps| change_content(maps, |content| content.moved(INO, "two")));
     assert!(replaced.contains("block 0 is of another object"), "{replaced}");
     let filled = problem(&|maps| {
         let object = maps.content.object_mark(INO);
@@ -56,7 +67,7 @@ fn check_finds_content_and_extents_that_differ() {
 fn clean_block_of_another_object_is_absent() {
     let mut maps = maps();
     assert!(maps.view().block(INO, 0).is_some());
-    maps.content.replaced(INO, "two", 4 * BLOCK_BYTES, true);
+    change_content(&mut maps, |content| content.replaced(INO, "two", 4 * BLOCK_BYTES, true));
     assert_eq!(maps.view().block(INO, 0), None);
     assert_eq!(maps.view().resident_runs(INO, 0..4), vec![Range { start: 1, end: 2 }]);
     let origins: Vec<ByteOrigin> = maps
@@ -73,28 +84,29 @@ fn clean_block_of_another_object_is_absent() {
 #[should_panic(expected = "the bytes of dirty block 3 are lost")]
 fn dirty_block_without_bytes_asserts() {
     let mut maps = maps();
-    maps.content.observe(&written(3 * BLOCK_BYTES, 1, 7), false);
+    write_elsewhere(&mut maps, 3 * BLOCK_BYTES, 7);
     maps.view().plan_read(INO, 0..4 * BLOCK_BYTES, 4 * BLOCK_BYTES);
 }
 
-/// Expectation: the bytes are those that the node wrote before content and extents were separate.
+/// Expectation: a snapshot of an older version, with facts of both in one item, is read.
 #[test]
-fn snapshot_items_keep_their_bytes() {
+fn joined_items_of_older_snapshots_are_read() {
     let mut maps = maps();
-    maps.change().upload_begun(INO, Version(6));
-    maps.change().apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
+    maps.change(|content| content.upload_begun(INO, Version(6)));
+    maps.apply(&LocalCommand::Exposed { ino: INO, exposed: true });
     let len_bytes = 33 * PACK_UNIT_BYTES;
     let range = PackRange { pack: PackId(2), start: 3 * PACK_UNIT_BYTES, len_bytes };
-    maps.change().apply(&ExtentCommand::Packed { ino: INO, range: Some(range) });
-    let bytes: Vec<u8> = maps
-        .items()
-        .iter()
-        .flat_map(|item| postcard::to_allocvec(item).expect("encoding to memory cannot fail"))
-        .collect();
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    maps.apply(&LocalCommand::Packed { ino: INO, range: Some(range) });
     let file = "000701036f6e658080100101068080100201";
     let packed = "030702806080a008";
     let blocks = "010700020000010905010184868808";
     let (hole, exposed) = ("02070203", "0407");
-    assert_eq!(hex, [file, packed, blocks, hole, exposed].concat());
+    let mut older = Maps::default();
+    for hex in [file, packed, blocks, hole, exposed] {
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
+        let bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let item = postcard::from_bytes(&bytes).expect("an item");
+        restore(&mut older.content, &mut older.extents, item);
+    }
+    assert_eq!(older.items(), maps.items());
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::blocks::{touched_blocks, whole_blocks};
-use ebb_model::{ExtentCommand, PACK_UNIT_BYTES, PackId, Stamp};
+use ebb_model::{LocalCommand, PACK_UNIT_BYTES, PackId, Stamp};
 use proptest::prelude::*;
 
 const BLOCKS: usize = 8;
@@ -35,6 +35,9 @@ impl Naive {
         self.object = object;
         let covered = self.covered();
         self.holes[covered..].fill(false);
+        for block in &mut self.blocks[covered.min(BLOCKS)..] {
+            *block = block.filter(|block| block.dirty);
+        }
     }
 
     fn data_count(&self) -> u64 {
@@ -111,7 +114,7 @@ impl Naive {
                 if self.object.as_ref().is_some_and(|object| is_current && !object.etag.is_empty())
                 {
                     for at in first..(first + count).min(BLOCKS) {
-                        if self.blocks[at].is_none() && !self.holes[at] {
+                        if at < self.covered() && self.blocks[at].is_none() && !self.holes[at] {
                             self.blocks[at] =
                                 Some(Block { version: Version(0), dirty: false, sum: Some(7) });
                         }
@@ -158,10 +161,13 @@ impl Naive {
                 for at in zeros_from..self.covered() {
                     self.holes[at] |= self.blocks[at].is_none();
                 }
-                for block in &mut self.blocks {
+                let covered = self.covered();
+                for (at, block) in self.blocks.iter_mut().enumerate() {
                     *block = match *block {
                         Some(block) if !block.dirty || block.version > sent => Some(block),
-                        Some(Block { sum: None, .. }) if !self.is_exposed => None,
+                        Some(Block { sum: None, .. }) if self.is_exposed => *block,
+                        Some(Block { sum: None, .. }) => None,
+                        Some(_) if at >= covered => None,
                         Some(block) => Some(Block { dirty: block.sum.is_none(), ..block }),
                         None => None,
                     };
@@ -184,6 +190,7 @@ impl Naive {
                 };
                 self.set_object(Some(ObjectBytes { etag: tag(version), valid_bytes }));
             }
+            Step::SendAgain if (0..BLOCKS).any(|at| self.origin(at) == ByteOrigin::Remote) => {}
             Step::SendAgain => {
                 for block in self.blocks.iter_mut().flatten() {
                     *block = Block { version, dirty: true, ..*block };
@@ -194,11 +201,15 @@ impl Naive {
                 self.holes.fill(false);
                 self.set_object(Some(ObjectBytes { etag: tag(version), valid_bytes: len_bytes }));
             }
-            Step::ObjectForgotten => self.set_object(None),
-            Step::BytesLost => {
-                self.blocks.fill(None);
-                (self.packed, self.is_exposed) = (None, false);
+            Step::ObjectForgotten { is_kept } => {
+                for block in self.blocks.iter_mut().flatten().filter(|block| !block.dirty) {
+                    if is_kept {
+                        *block = Block { version, dirty: true, ..*block };
+                    }
+                }
+                self.set_object(None);
             }
+            Step::BytesLost => self.blocks.fill(None),
             Step::Gone => *self = Naive::default(),
         }
     }
@@ -262,7 +273,10 @@ enum Step {
     },
     SendAgain,
     RolledBack(u64),
-    ObjectForgotten,
+    /// `is_kept`: what is left of the object here becomes dirty.
+    ObjectForgotten {
+        is_kept: bool,
+    },
     BytesLost,
     Gone,
 }
@@ -316,7 +330,7 @@ fn step() -> impl Strategy<Value = Step> {
         }),
         1 => Just(Step::SendAgain),
         1 => bytes().prop_map(Step::RolledBack),
-        1 => Just(Step::ObjectForgotten),
+        1 => any::<bool>().prop_map(|is_kept| Step::ObjectForgotten { is_kept }),
         1 => Just(Step::BytesLost),
         1 => Just(Step::Gone),
     ]
@@ -328,79 +342,75 @@ impl Maps {
         let number = |number: usize| number as u64;
         // Like the node before it adds blocks.
         if self.view().packed(INO).is_some_and(|range| range.len_bytes < step.end()) {
-            self.change().apply(&ExtentCommand::Packed { ino: INO, range: None });
+            self.apply(&LocalCommand::Packed { ino: INO, range: None });
         }
         match *step {
             Step::Write { at, len_bytes, has_sums } => {
                 let sums =
                     touched_blocks(at, len_bytes).map(|at| has_sums.then_some(at as u32)).collect();
-                self.change().observe(&Change::Written {
-                    ino: INO,
-                    offset: at,
-                    len_bytes,
-                    sums,
-                    packed: None,
-                    stamp,
-                })
+                self.write((at, len_bytes), sums, None, stamp)
             }
             Step::Zero { at, len_bytes, is_edged } => {
                 let edges = (0..number(BLOCKS)).filter(|_| is_edged).collect();
-                self.change().observe(&Change::Zeroed {
-                    ino: INO,
-                    range: at..at + len_bytes,
-                    edges,
-                    stamp,
-                });
+                self.zero(at..at + len_bytes, edges, stamp);
             }
-            Step::Cut(new_bytes) => self.change().observe(&Change::Resized {
-                ino: INO,
-                old_bytes: u64::MAX,
-                new_bytes,
-                stamp,
-            }),
+            Step::Cut(new_bytes) => self.cut((u64::MAX, new_bytes), stamp),
             Step::Present { first, count, is_current } => {
                 let object = self.view().object(INO).filter(|_| is_current);
                 let etag = object.map_or("another".into(), |object| object.etag);
                 let sums = vec![7; count.min(BLOCKS - first)];
                 let first = number(first);
-                self.change().apply(&ExtentCommand::Present { ino: INO, etag, first, sums });
+                self.apply(&LocalCommand::Present { ino: INO, etag, first, sums });
             }
             Step::Absent { first, count } => {
                 let (first, count) = (number(first), number(count));
-                self.change().apply(&ExtentCommand::Absent { ino: INO, first, count });
+                self.apply(&LocalCommand::Absent { ino: INO, first, count });
             }
             Step::Unsynced { first, count } => {
                 let (first, count) = (number(first), number(count));
-                self.change().apply(&ExtentCommand::Unsynced { ino: INO, first, count });
+                self.apply(&LocalCommand::Unsynced { ino: INO, first, count });
             }
             Step::Summed { at, back } => {
                 let version = Version(version.0.saturating_sub(back));
                 let sums = vec![(number(at), 8)];
-                self.change().apply(&ExtentCommand::Summed { ino: INO, version, sums });
+                self.apply(&LocalCommand::Summed { ino: INO, version, sums });
             }
             Step::Packed(units) => {
                 let blocks = self.view().resident_runs(INO, 0..u64::MAX);
                 let range = pack_range(units, blocks.last().map_or(0, |run| run.end));
-                self.change().apply(&ExtentCommand::Packed { ino: INO, range });
+                self.apply(&LocalCommand::Packed { ino: INO, range });
             }
-            Step::Exposed(exposed) => {
-                self.change().apply(&ExtentCommand::Exposed { ino: INO, exposed })
-            }
-            Step::UploadBegun => self.change().upload_begun(INO, version),
-            Step::UploadAborted => self.change().upload_aborted(INO),
+            Step::Exposed(exposed) => self.apply(&LocalCommand::Exposed { ino: INO, exposed }),
+            Step::UploadBegun => self.change(|content| content.upload_begun(INO, version)),
+            Step::UploadAborted => self.change(|content| content.upload_aborted(INO)),
             Step::Uploaded { len_bytes, back } => {
                 let sent = Version(version.0.saturating_sub(back));
-                self.change().uploaded(INO, &tag(version), len_bytes, sent);
+                self.uploaded(&tag(version), len_bytes, sent);
             }
-            Step::Moved => self.change().moved(INO, &tag(version)),
+            Step::Moved => self.change(|content| content.moved(INO, &tag(version))),
             Step::Replaced { len_bytes, keep_length } => {
-                self.change().replaced(INO, &tag(version), len_bytes, keep_length)
+                self.change(|content| content.replaced(INO, &tag(version), len_bytes, keep_length))
             }
-            Step::SendAgain => self.change().send_again(INO, version),
-            Step::RolledBack(len_bytes) => self.change().rolled_back(INO, &tag(version), len_bytes),
-            Step::ObjectForgotten => self.change().forget_object(INO),
-            Step::BytesLost => self.change().bytes_lost(INO),
-            Step::Gone => self.change().observe(&gone()),
+            Step::SendAgain => {
+                let blocks = self.content.data_runs(INO);
+                if blocks == self.view().resident_runs(INO, 0..u64::MAX) {
+                    self.change(|content| content.dirtied(INO, blocks, version));
+                }
+            }
+            Step::RolledBack(len_bytes) => {
+                self.change(|content| content.rolled_back(INO, &tag(version), len_bytes))
+            }
+            Step::ObjectForgotten { is_kept } => {
+                let kept = self.view().kept_without_object(INO);
+                self.change(|content| {
+                    if is_kept {
+                        content.dirtied(INO, kept, version);
+                    }
+                    content.forget_object(INO);
+                });
+            }
+            Step::BytesLost => self.change(|content| content.bytes_lost(INO)),
+            Step::Gone => self.observe(&gone()),
         }
     }
 
@@ -425,8 +435,7 @@ impl Maps {
         let (resident, dirty) = (naive.bytes(|_| true), naive.bytes(dirty));
         assert_eq!((view.resident_bytes(), view.dirty_bytes()), (resident, dirty));
         assert_eq!((view.resident_bytes_of(INO), view.dirty_bytes_of(INO)), (resident, dirty));
-        assert_eq!(view.has_unsent(INO), naive.is_exposed || dirty > 0);
-        assert_eq!(view.data_count(INO), naive.data_count());
+        assert_eq!(self.content.data_count(INO), naive.data_count());
         assert_eq!(view.is_stored(INO), resident > 0 || naive.packed.is_some());
         let is_clean = |object: &ObjectBytes| object.valid_bytes == BYTES;
         assert_eq!(
@@ -466,6 +475,6 @@ proptest! {
             maps.compare(&naive);
         }
         maps.step(&Step::Gone, Version(99));
-        prop_assert!(maps.items().is_empty());
+        prop_assert!(maps.is_empty());
     }
 }

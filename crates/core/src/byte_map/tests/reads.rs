@@ -4,7 +4,7 @@
 use super::*;
 use crate::blocks::{touched_blocks, whole_blocks};
 use crate::namespace::zero_span;
-use ebb_model::{ExtentCommand, PACK_UNIT_BYTES, PACKED_BYTES, Stamp};
+use ebb_model::{LocalCommand, PACK_UNIT_BYTES, PACKED_BYTES, Stamp};
 use proptest::prelude::*;
 
 const CELL: u64 = BLOCK_BYTES / 4;
@@ -110,7 +110,7 @@ impl World {
     /// Like the node before a write.
     fn make_room(&mut self, end: u64) {
         if self.maps.view().packed(INO).is_some_and(|range| range.len_bytes < end) {
-            self.maps.change().apply(&ExtentCommand::Packed { ino: INO, range: None });
+            self.maps.apply(&LocalCommand::Packed { ino: INO, range: None });
         }
     }
 
@@ -191,25 +191,13 @@ impl World {
                 let sums = sums
                     .map(|(block, known)| known.then(|| sum_of(&self.store[cells_of(block)])))
                     .collect();
-                self.maps.change().observe(&Change::Written {
-                    ino: INO,
-                    offset,
-                    len_bytes,
-                    sums,
-                    packed,
-                    stamp,
-                });
+                self.maps.write((offset, len_bytes), sums, packed, stamp);
                 assert!(packed.is_none_or(|range| self.maps.view().packed(INO) == Some(range)));
             }
             Step::Resize(size) => {
                 let stamp = self.stamp();
                 let (old_bytes, new_bytes) = (self.size as u64 * CELL, size as u64 * CELL);
-                self.maps.change().observe(&Change::Resized {
-                    ino: INO,
-                    old_bytes,
-                    new_bytes,
-                    stamp,
-                });
+                self.maps.cut((old_bytes, new_bytes), stamp);
                 if size < self.size {
                     self.truth[size..].fill(0);
                     self.store[size..].fill(0);
@@ -240,7 +228,7 @@ impl World {
                     // Punched later, or never if the node dies first.
                     self.store[cells_of(block)].fill(u64::MAX);
                 }
-                self.maps.change().observe(&Change::Zeroed { ino: INO, range: span, edges, stamp });
+                self.maps.zero(span, edges, stamp);
                 assert!(whole.into_iter().all(|block| self.maps.view().is_zero(INO, block)));
             }
             Step::Fetch(block) => {
@@ -254,7 +242,7 @@ impl World {
                         .object(INO)
                         .is_some_and(|object| object.valid_bytes > block * BLOCK_BYTES)
                     {
-                        self.maps.change().apply(&ExtentCommand::Present {
+                        self.maps.apply(&LocalCommand::Present {
                             ino: INO,
                             etag,
                             first: block,
@@ -270,22 +258,17 @@ impl World {
                 self.make_room((block + 1) * BLOCK_BYTES);
                 // A late reply for an object that was replaced changes nothing.
                 let sums = vec![sum_of(&self.store[cells_of(block)])];
-                self.maps.change().apply(&ExtentCommand::Present {
+                self.maps.apply(&LocalCommand::Present {
                     ino: INO,
                     etag: "stale".into(),
                     first: block,
                     sums: vec![1],
                 });
-                self.maps.change().apply(&ExtentCommand::Present {
-                    ino: INO,
-                    etag,
-                    first: block,
-                    sums,
-                });
+                self.maps.apply(&LocalCommand::Present { ino: INO, etag, first: block, sums });
             }
             Step::Evict(first, count) => {
                 let first = first as u64;
-                self.maps.change().apply(&ExtentCommand::Absent { ino: INO, first, count });
+                self.maps.apply(&LocalCommand::Absent { ino: INO, first, count });
                 for block in (first..first + count).take_while(|block| *block < BLOCKS) {
                     if self.maps.view().block(INO, block).is_none() {
                         self.store[cells_of(block)].fill(999_999);
@@ -303,13 +286,13 @@ impl World {
                     .block(INO, block as u64)
                     .is_some_and(|state| state.version > before)
                 {
-                    self.maps.change().apply(&ExtentCommand::Summed {
+                    self.maps.apply(&LocalCommand::Summed {
                         ino: INO,
                         version: before,
                         sums: vec![(block as u64, 1)],
                     });
                 }
-                self.maps.change().apply(&ExtentCommand::Summed {
+                self.maps.apply(&LocalCommand::Summed {
                     ino: INO,
                     version: Version(self.version),
                     sums,
@@ -323,7 +306,7 @@ impl World {
                         (block, self.maps.view().block(INO, block).is_some_and(|state| state.dirty))
                     })
                     .collect();
-                self.maps.change().apply(&ExtentCommand::Unsynced { ino: INO, first, count });
+                self.maps.apply(&LocalCommand::Unsynced { ino: INO, first, count });
                 for (block, dirty) in dirty {
                     match self.maps.view().block(INO, block) {
                         Some(state) => assert!(dirty && state.sum.is_none()),
@@ -336,7 +319,7 @@ impl World {
             }
             Step::LoseBytes => {
                 if self.maps.view().dirty_bytes_of(INO) == 0 {
-                    self.maps.change().bytes_lost(INO);
+                    self.maps.change(|content| content.bytes_lost(INO));
                     self.store.fill(999_999);
                 }
             }
@@ -346,18 +329,18 @@ impl World {
                 else {
                     return;
                 };
-                self.maps.change().rolled_back(INO, &etag, len as u64 * CELL);
+                self.maps.change(|content| content.rolled_back(INO, &etag, len as u64 * CELL));
                 self.store.fill(999_999);
                 (self.truth, self.size) = (cells, len);
             }
             Step::UploadBegin => {
-                self.maps.change().upload_begun(INO, Version(self.version));
+                self.maps.change(|content| content.upload_begun(INO, Version(self.version)));
                 self.upload = Some((self.truth, self.size, self.version));
             }
             Step::UploadEnd => {
                 let Some((cells, len, version)) = self.upload.take() else { return };
                 let etag = format!("put at {}", self.version);
-                self.maps.change().uploaded(INO, &etag, len as u64 * CELL, Version(version));
+                self.maps.uploaded(&etag, len as u64 * CELL, Version(version));
                 self.object = Some((etag, cells, len));
                 self.object_version = version;
                 self.version += 1;
@@ -366,21 +349,17 @@ impl World {
                 let (Some(_), Some((etag, _, len))) = (self.upload.take(), &self.object) else {
                     return;
                 };
-                self.maps.change().uploaded(
-                    INO,
-                    etag,
-                    *len as u64 * CELL,
-                    Version(self.object_version),
-                );
+                let len_bytes = *len as u64 * CELL;
+                self.maps.uploaded(&etag.clone(), len_bytes, Version(self.object_version));
             }
             Step::UploadAbort => {
-                self.maps.change().upload_aborted(INO);
+                self.maps.change(|content| content.upload_aborted(INO));
                 self.upload = None;
             }
             Step::Move => {
                 if let Some((etag, ..)) = &mut self.object {
                     etag.push_str(" moved");
-                    self.maps.change().moved(INO, etag);
+                    self.maps.change(|content| content.moved(INO, etag));
                 }
             }
             Step::Replace(len) => {
@@ -395,15 +374,13 @@ impl World {
                 let mut cells = [0; CELLS];
                 cells[..len].fill(self.version);
                 let etag = format!("by others at {}", self.version);
-                self.maps.change().replaced(INO, &etag, len as u64 * CELL, false);
+                self.maps.change(|content| content.replaced(INO, &etag, len as u64 * CELL, false));
                 self.object = Some((etag, cells, len));
                 self.object_version = self.version;
                 self.truth = cells;
                 self.size = len;
             }
-            Step::Pack(0) => {
-                self.maps.change().apply(&ExtentCommand::Packed { ino: INO, range: None })
-            }
+            Step::Pack(0) => self.maps.apply(&LocalCommand::Packed { ino: INO, range: None }),
             Step::Pack(units) => {
                 let last = self
                     .maps
@@ -418,9 +395,7 @@ impl World {
                         start: 7 * PACK_UNIT_BYTES,
                         len_bytes,
                     };
-                    self.maps
-                        .change()
-                        .apply(&ExtentCommand::Packed { ino: INO, range: Some(range) });
+                    self.maps.apply(&LocalCommand::Packed { ino: INO, range: Some(range) });
                     let resident =
                         (0..last).filter(|block| self.maps.view().block(INO, *block).is_some());
                     let bytes: u64 = resident
@@ -556,8 +531,8 @@ proptest! {
             world.step(step);
             world.check();
         }
-        world.maps.change().observe(&gone());
-        prop_assert_eq!(world.maps.items().len(), 0);
+        world.maps.observe(&gone());
+        prop_assert!(world.maps.is_empty());
         let view = world.maps.view();
         prop_assert_eq!((view.resident_bytes(), view.dirty_bytes()), (0, 0));
     }
@@ -590,7 +565,7 @@ fn uploaded_blocks_match_their_object_until_changed() {
         !world.maps.view().is_as_in_object(INO, range(0..BLOCKS + 1)),
         "the object ends before"
     );
-    world.maps.change().apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
+    world.maps.apply(&LocalCommand::Exposed { ino: INO, exposed: true });
     assert!(!world.maps.view().is_as_in_object(INO, range(0..1)), "a mapping can have changed it");
 }
 
@@ -598,15 +573,15 @@ fn uploaded_blocks_match_their_object_until_changed() {
 #[test]
 fn absurd_numbers_do_no_harm() {
     let mut maps = Maps::default();
-    maps.change().set_object(INO, "e", u64::MAX);
-    maps.change().apply(&ExtentCommand::Present {
+    maps.change(|content| content.set_object(INO, "e", u64::MAX));
+    maps.apply(&LocalCommand::Present {
         ino: INO,
         etag: "e".into(),
         first: u64::MAX,
         sums: vec![1, 2],
     });
-    maps.change().apply(&ExtentCommand::Absent { ino: INO, first: u64::MAX, count: u64::MAX });
-    maps.change().apply(&ExtentCommand::Unsynced { ino: INO, first: 3, count: u64::MAX });
+    maps.apply(&LocalCommand::Absent { ino: INO, first: u64::MAX, count: u64::MAX });
+    maps.apply(&LocalCommand::Unsynced { ino: INO, first: 3, count: u64::MAX });
     assert_eq!(maps.view().resident_bytes(), 0);
     assert_eq!(maps.view().fills(INO, 0..1), [Fill { block: 0, object_bytes: BLOCK_BYTES }]);
     assert_eq!(whole_blocks(u64::MAX - 1, u64::MAX).count(), 0);
@@ -621,22 +596,15 @@ fn absurd_numbers_do_no_harm() {
 #[test]
 fn eviction_is_asked_for_runs_of_clean_blocks() {
     let mut maps = Maps::default();
-    maps.change().set_object(INO, "e", 1 << 30);
-    maps.change().apply(&ExtentCommand::Present {
+    maps.change(|content| content.set_object(INO, "e", 1 << 30));
+    maps.apply(&LocalCommand::Present {
         ino: INO,
         etag: "e".into(),
         first: 250,
         sums: vec![0; 10],
     });
     let stamp = Stamp { time: Time::from_secs(0), version: Version(1) };
-    maps.change().observe(&Change::Written {
-        ino: INO,
-        offset: 252 * BLOCK_BYTES,
-        len_bytes: 1,
-        sums: vec![],
-        packed: None,
-        stamp,
-    });
+    maps.write((252 * BLOCK_BYTES, 1), vec![None], None, stamp);
     assert_eq!(maps.view().clean_runs(INO, 0), [250..252, 253..256]);
     assert_eq!(maps.view().clean_runs(INO, 1), vec![Range { start: 256, end: 260 }]);
     let chunks: Vec<_> = maps
@@ -651,13 +619,8 @@ fn eviction_is_asked_for_runs_of_clean_blocks() {
 fn a_scrub_walks_over_everything_that_is_there() {
     let mut maps = Maps::default();
     for (ino, first, count) in [(Ino(3), 5, 4), (Ino(3), 100, 1), (Ino(9), 0, 2)] {
-        maps.change().set_object(ino, "e", 1 << 30);
-        maps.change().apply(&ExtentCommand::Present {
-            ino,
-            etag: "e".into(),
-            first,
-            sums: vec![0; count],
-        });
+        maps.change(|content| content.set_object(ino, "e", 1 << 30));
+        maps.apply(&LocalCommand::Present { ino, etag: "e".into(), first, sums: vec![0; count] });
     }
     let (mut at, mut walked) = ((Ino(0), 0), Vec::new());
     while let Some((ino, blocks)) = maps.view().next_resident(at, 3) {
@@ -674,52 +637,38 @@ fn a_scrub_walks_over_everything_that_is_there() {
 #[test]
 fn of_an_exposed_file_nothing_is_let_go() {
     let mut maps = Maps::default();
-    maps.change().set_object(INO, "one", 3 * BLOCK_BYTES);
-    maps.change().apply(&ExtentCommand::Present {
+    maps.change(|content| content.set_object(INO, "one", 3 * BLOCK_BYTES));
+    maps.apply(&LocalCommand::Present {
         ino: INO,
         etag: "one".into(),
         first: 0,
         sums: vec![1, 2, 3],
     });
     let stamp = |version| Stamp { time: Time::default(), version: Version(version) };
-    maps.change().observe(&Change::Written {
-        ino: INO,
-        offset: BLOCK_BYTES,
-        len_bytes: 1,
-        sums: vec![],
-        packed: None,
-        stamp: stamp(5),
-    });
-    maps.change().apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
+    maps.write((BLOCK_BYTES, 1), vec![None], None, stamp(5));
+    maps.apply(&LocalCommand::Exposed { ino: INO, exposed: true });
     let before = maps.items();
-    maps.change().apply(&ExtentCommand::Absent { ino: INO, first: 0, count: 3 });
-    maps.change().apply(&ExtentCommand::Unsynced { ino: INO, first: 0, count: 3 });
+    maps.apply(&LocalCommand::Absent { ino: INO, first: 0, count: 3 });
+    maps.apply(&LocalCommand::Unsynced { ino: INO, first: 0, count: 3 });
     assert_eq!(maps.items(), before);
     let restored = Maps::restored(before);
     assert!(restored.view().is_exposed(INO) && restored.view().exposed().eq([INO]));
 
-    maps.change().upload_begun(INO, Version(5));
-    maps.change().uploaded(INO, "two", 3 * BLOCK_BYTES, Version(5));
+    maps.change(|content| content.upload_begun(INO, Version(5)));
+    maps.uploaded("two", 3 * BLOCK_BYTES, Version(5));
     let states = |maps: &Maps| {
         (0..3)
             .map(|block| maps.view().block(INO, block).map(|block| (block.dirty, block.sum)))
             .collect::<Vec<_>>()
     };
     assert_eq!(states(&maps), [Some((false, Some(1))), Some((true, None)), Some((false, Some(3)))]);
-    maps.change().observe(&Change::Written {
-        ino: INO,
-        offset: 0,
-        len_bytes: BLOCK_BYTES,
-        sums: vec![Some(7)],
-        packed: None,
-        stamp: stamp(6),
-    });
+    maps.write((0, BLOCK_BYTES), vec![Some(7)], None, stamp(6));
     assert_eq!(states(&maps)[0], Some((true, Some(7))));
-    maps.change().apply(&ExtentCommand::Exposed { ino: INO, exposed: false });
-    maps.change().apply(&ExtentCommand::Absent { ino: INO, first: 0, count: 3 });
+    maps.apply(&LocalCommand::Exposed { ino: INO, exposed: false });
+    maps.apply(&LocalCommand::Absent { ino: INO, first: 0, count: 3 });
     assert_eq!(states(&maps), [Some((true, Some(7))), Some((true, None)), None]);
-    maps.change().apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
-    maps.change().observe(&gone());
-    assert!(!maps.view().is_exposed(INO) && maps.items().is_empty());
+    maps.apply(&LocalCommand::Exposed { ino: INO, exposed: true });
+    maps.observe(&gone());
+    assert!(!maps.view().is_exposed(INO) && maps.is_empty());
     assert_eq!(maps.check(), Vec::<String>::new());
 }

@@ -89,7 +89,7 @@ impl Draw {
                 drop_set_gid: self.flag(),
             });
         }
-        all.push(Mutation::Write {
+        all.push(Mutation::WriteSummed {
             ino: self.ino(),
             offset: self.u64(),
             len_bytes: self.u64(),
@@ -104,31 +104,52 @@ impl Draw {
             drop_set_id: self.flag(),
             range: self.pack_range(),
         });
+        all.push(Mutation::Write {
+            ino: self.ino(),
+            offset: self.u64(),
+            len_bytes: self.u64(),
+            drop_set_id: self.flag(),
+        });
+        all.push(Mutation::Truncate { ino: self.ino(), set: self.set_attr() });
         all
     }
 
-    fn local(&mut self) -> [ExtentCommand; 11] {
+    fn local(&mut self) -> [LocalCommand; 13] {
         [
-            ExtentCommand::Present {
+            LocalCommand::Present {
                 ino: self.ino(),
                 etag: self.text(),
                 first: self.u64(),
                 sums: self.list(Draw::u32),
             },
-            ExtentCommand::Absent { ino: self.ino(), first: self.u64(), count: self.u64() },
-            ExtentCommand::Synced { scope: SyncScope::File(self.ino()), upto: self.index() },
-            ExtentCommand::Synced { scope: SyncScope::All, upto: self.index() },
-            ExtentCommand::Synced { scope: SyncScope::Written, upto: self.index() },
-            ExtentCommand::Summed {
+            LocalCommand::Absent { ino: self.ino(), first: self.u64(), count: self.u64() },
+            LocalCommand::Synced { scope: SyncScope::File(self.ino()), upto: self.position() },
+            LocalCommand::Synced { scope: SyncScope::All, upto: self.position() },
+            LocalCommand::Synced { scope: SyncScope::Written, upto: self.position() },
+            LocalCommand::Summed {
                 ino: self.ino(),
                 version: self.version(),
                 sums: self.list(|draw| (draw.u64(), draw.u32())),
             },
-            ExtentCommand::Unsynced { ino: self.ino(), first: self.u64(), count: self.u64() },
-            ExtentCommand::Packed { ino: self.ino(), range: Some(self.pack_range()) },
-            ExtentCommand::Packed { ino: self.ino(), range: None },
-            ExtentCommand::Exposed { ino: self.ino(), exposed: true },
-            ExtentCommand::Exposed { ino: self.ino(), exposed: false },
+            LocalCommand::Unsynced { ino: self.ino(), first: self.u64(), count: self.u64() },
+            LocalCommand::Packed { ino: self.ino(), range: Some(self.pack_range()) },
+            LocalCommand::Packed { ino: self.ino(), range: None },
+            LocalCommand::Exposed { ino: self.ino(), exposed: true },
+            LocalCommand::Exposed { ino: self.ino(), exposed: false },
+            LocalCommand::Staged {
+                ino: self.ino(),
+                version: self.version(),
+                first: self.u64(),
+                sums: self.list(|draw| draw.flag().then(|| draw.u32())),
+                range: None,
+            },
+            LocalCommand::Staged {
+                ino: self.ino(),
+                version: self.version(),
+                first: self.u64(),
+                sums: self.list(|draw| draw.flag().then(|| draw.u32())),
+                range: Some(self.pack_range()),
+            },
         ]
     }
 
@@ -211,6 +232,20 @@ impl Draw {
             BackingCommand::PiecesWritten { dir, version: self.version(), etag: self.text() },
             BackingCommand::UploadLate { ino },
             BackingCommand::MakeWay { dir },
+            BackingCommand::UploadedMapped {
+                ino,
+                key: self.text(),
+                etag: self.text(),
+                len_bytes: self.u64(),
+                version: self.version(),
+                changed: self.list(|draw| (draw.u64(), draw.u64())),
+            },
+            BackingCommand::VanishedKept {
+                parent: dir,
+                name: self.name(),
+                kept: self.list(|draw| (draw.u64(), draw.u64())),
+                stamp: self.stamp(),
+            },
         ];
         all.extend(backing.map(Command::Backing));
         let mutation = Mutation::Link { ino: self.ino(), parent: self.ino(), name: self.name() };
@@ -240,6 +275,10 @@ impl Draw {
             trash,
             repeated,
         });
+        all.push(Command::Found { ino, first: self.u64(), count: self.u64(), stamp: self.stamp() });
+        all.push(Command::BytesRepeated { ino });
+        let staged = self.local().into_iter().next_back();
+        all.extend(staged.map(Command::Extent));
         all.push(Command::Restore { ino, to: dir, name: self.name(), stamp: self.stamp() });
         all.push(Command::Purge { ino, holders: self.sessions(), stamp: self.stamp() });
         all.push(Command::ReserveIds { upto: self.u32() });

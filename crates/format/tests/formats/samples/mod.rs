@@ -109,6 +109,10 @@ impl Draw {
         Version(self.u64())
     }
 
+    fn position(&mut self) -> Position {
+        Position(self.u64())
+    }
+
     fn index(&mut self) -> LogIndex {
         LogIndex(self.u64())
     }

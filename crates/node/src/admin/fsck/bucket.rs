@@ -13,7 +13,7 @@ use crate::names::pages::{LARGE_PAGE_BYTES, decode_piece};
 use ebb_core::backing::{
     ExpectedObject, ExpectedPage, Owner, Reserved, Standing, page_key, piece_key,
 };
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_format::page;
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, ListEntry, ListPage, ListRequest, PortFuture, Ports};
@@ -36,7 +36,7 @@ const MAX_ADDED: usize = 16;
 
 /// The two sides of a comparison: a state, and the bucket that it describes.
 pub struct Comparison<'a> {
-    pub state: &'a dyn Fn() -> Ref<'a, Partition>,
+    pub state: &'a dyn Fn() -> Ref<'a, State>,
     pub bucket: &'a dyn Bucket,
     pub ports: &'a Ports,
     /// How long a request is repeated to a bucket that does not answer.
@@ -46,7 +46,7 @@ pub struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    fn state(&self) -> Ref<'a, Partition> {
+    fn state(&self) -> Ref<'a, State> {
         (self.state)()
     }
 
@@ -398,13 +398,13 @@ async fn sum(
 }
 
 /// The number of files and pages that the bucket does not have yet.
-fn waiting(state: &Partition) -> u64 {
+fn waiting(state: &State) -> u64 {
     let dirt = state.backing().dirt();
     dirt.files + dirt.pages + dirt.deletes
 }
 
 /// A file with a missing object is removed at its next use, where the bucket is asked again.
-fn is_taken_on(state: &Partition, ino: Ino) -> bool {
+fn is_taken_on(state: &State, ino: Ino) -> bool {
     let place = state.namespace().primary_name(ino);
     let standing =
         place.and_then(|(dir, name)| state.backing().standing(state.namespace(), dir, &name));
@@ -412,7 +412,7 @@ fn is_taken_on(state: &Partition, ino: Ino) -> bool {
 }
 
 /// How much of a file is on the node, as text.
-fn what_is_here(state: &Partition, ino: Ino) -> String {
+fn what_is_here(state: &State, ino: Ino) -> String {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
     match super::repair::missing(state, ino) {
         0 => "all of it is cached here".into(),

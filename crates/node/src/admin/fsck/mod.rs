@@ -14,11 +14,12 @@ use crate::buckets::head::{self, HEAD_KEY, HeadError};
 use crate::data::packs;
 use crate::identity;
 use crate::recover::{
-    OpenError, Replayed, VolumeThere, count_unwritten, is_cache, other_volume, replay, unwritten,
+    OpenError, Replayed, VolumeThere, count_unwritten, is_cache, other_volume, replay,
+    unwritten_0_1_0,
 };
 use bucket::Comparison;
 use ebb_core::extent::Block;
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
 use ebb_journal::{Log, LogError};
@@ -132,7 +133,7 @@ impl Node {
         Ok(FsckBatch { report: bounded(part.report), ..part })
     }
 
-    fn comparison<'a>(&'a self, state: &'a dyn Fn() -> Ref<'a, Partition>) -> Comparison<'a> {
+    fn comparison<'a>(&'a self, state: &'a dyn Fn() -> Ref<'a, State>) -> Comparison<'a> {
         let revalidates = self.revalidates().is_some();
         Comparison {
             state,
@@ -163,7 +164,7 @@ pub async fn fsck(
         return Err(OpenError::Unused.into());
     };
     if is_of_0_1_0 {
-        return Err(match unwritten(&ports, &serves).await? {
+        return Err(match unwritten_0_1_0(&ports, &serves).await? {
             0 => FsckError::Outdated,
             dirty => OpenError::Outdated { dirty }.into(),
         });
@@ -181,7 +182,9 @@ pub async fn fsck(
         return Ok(FsckReport::default());
     }
     let damaged = recovery.damaged.clone();
-    let Replayed { partition, unverified, .. } = match replay(recovery).await {
+    let Replayed { state: replayed, unverified, .. } = match replay(recovery, State::check_joined)
+        .await
+    {
         Err(damage @ (OpenError::State(_) | OpenError::Snapshot(_) | OpenError::NoSnapshot)) => {
             let mut report = FsckReport::default();
             report.problem(damage.to_string());
@@ -189,31 +192,31 @@ pub async fn fsck(
         }
         replayed => replayed?,
     };
-    let mut report = of_state(&partition);
+    let mut report = of_state(&replayed);
     if let Some(damage) = damaged {
         report.problem(format!(
             "a part of the log or a snapshot is damaged, and another stands in for it: {damage}"
         ));
     }
     let store = Store::found(ports.disk.clone(), serves.cluster).await?;
-    for ino in partition.extents().files() {
-        let mut blocks = known_blocks(&partition, ino);
+    for ino in replayed.extents().files() {
+        let mut blocks = known_blocks(&replayed, ino);
         // Bytes that were not forced may differ from the written ones.
         let unverified_runs = unverified.get(&ino).map_or(&[][..], |runs| runs);
         blocks.retain(|(block, _)| !unverified_runs.iter().any(|run| run.contains(block)));
         compare(
             &store,
-            (&packs::location(&partition, ino), &named(&partition, ino)),
+            (&packs::location(&replayed, ino), &named(&replayed, ino)),
             blocks,
             &mut report,
         )
         .await;
     }
     if bucket.is_none() && !is_cache(&serves) {
-        report.waiting = count_unwritten(&partition);
+        report.waiting = count_unwritten(&replayed);
     }
     if let Some(bucket) = bucket {
-        compare_all(&ports, &*bucket, partition, progress, &mut report).await?;
+        compare_all(&ports, &*bucket, replayed, progress, &mut report).await?;
     }
     Ok(report)
 }
@@ -255,12 +258,12 @@ async fn check_head(ports: &Ports, bucket: &dyn Bucket, serves: &Serves) -> Resu
 async fn compare_all(
     ports: &Ports,
     bucket: &dyn Bucket,
-    partition: Partition,
+    replayed: State,
     mut progress: impl FnMut(u64, u64),
     report: &mut FsckReport,
 ) -> Result<(), BucketError> {
-    let partition = RefCell::new(partition);
-    let state = || partition.borrow();
+    let replayed = RefCell::new(replayed);
+    let state = || replayed.borrow();
     let comparison =
         Comparison { state: &state, bucket, ports, patience: PATIENCE, revalidates: false };
     let mut next = Some(FsckPoint::START);
@@ -292,21 +295,21 @@ impl From<LogError> for FsckError {
 }
 
 /// The name of an inode for people.
-fn named(state: &Partition, ino: Ino) -> String {
+fn named(state: &State, ino: Ino) -> String {
     match state.namespace().path_of(ino) {
         Some(path) => format!("/{} (inode {ino})", shown_path(&path_bytes(&path))),
         None => format!("inode {ino}, which has no name"),
     }
 }
 
-fn of_state(state: &Partition) -> FsckReport {
+fn of_state(state: &State) -> FsckReport {
     let mut report = FsckReport { inodes: state.namespace().len() as u64, ..FsckReport::default() };
     state.check().into_iter().for_each(|what| report.problem(what));
     report
 }
 
 /// Returns no block for an exposed file: a mapping may have overwritten any of them.
-fn known_blocks(state: &Partition, ino: Ino) -> Vec<(u64, Block)> {
+fn known_blocks(state: &State, ino: Ino) -> Vec<(u64, Block)> {
     if state.extents().is_exposed(ino) {
         return Vec::new();
     }

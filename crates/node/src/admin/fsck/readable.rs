@@ -2,14 +2,11 @@
 //! state: it lacks the later changes to files and to the bucket.
 
 use super::named;
-use crate::recover::OpenError;
-use crate::snapshot::items;
+use crate::recover::{OpenError, Replaying};
 use ebb_core::backing::Dirt;
-use ebb_core::partition::Partition;
 use ebb_format::identity::Serves;
-use ebb_format::record::GroupId;
 use ebb_format::segment::VolumeId;
-use ebb_journal::{Log, LogError, Logged, LoggedCommand};
+use ebb_journal::{Log, LogError, LoggedCommand};
 use ebb_model::*;
 use ebb_ports::Ports;
 use std::fmt;
@@ -90,28 +87,29 @@ async fn before(ports: &Ports, serves: &Serves) -> Result<Option<Before>, OpenEr
     else {
         return Ok(None);
     };
-    let Some(snapshot) = snapshots.remove(&GroupId::PARTITION) else { return Ok(None) };
-    let mut partition = Partition::from_items(items(snapshot).await?)?;
+    let Some(mut replaying) = Replaying::begin(&mut snapshots).await? else { return Ok(None) };
     let mut time = None;
-    while let Some(Logged { index, command, .. }) = entries.next().await? {
-        let LoggedCommand::Partition(command) = command else { continue };
-        time = command.stamp().map(|stamp| stamp.time).or(time);
-        partition.apply(index, &command);
+    while let Some(logged) = entries.next().await? {
+        if let LoggedCommand::Partition(command) = &logged.command {
+            time = command.stamp().map(|stamp| stamp.time).or(time);
+        }
+        replaying.apply(&logged);
     }
+    let state = replaying.end();
     let dirty = |(_, ino)| {
         format!(
             "{}: {} bytes had not reached the bucket",
-            named(&partition, ino),
-            partition.extents().dirty_bytes_of(ino)
+            named(&state, ino),
+            state.extents().dirty_bytes_of(ino)
         )
     };
     Ok(Some(Before {
-        index: partition.applied(),
+        index: state.applied(),
         time,
-        inodes: partition.namespace().len() as u64,
-        dirt: partition.backing().dirt(),
-        dirty_bytes: partition.extents().dirty_bytes(),
-        dirty: partition.backing().dirty_inodes().map(dirty).collect(),
+        inodes: state.namespace().len() as u64,
+        dirt: state.backing().dirt(),
+        dirty_bytes: state.extents().dirty_bytes(),
+        dirty: state.backing().dirty_inodes().map(dirty).collect(),
     }))
 }
 

@@ -11,7 +11,7 @@ use crate::buckets::ask::bucket_refusal;
 use crate::replica::refusal;
 use ebb_core::backing::Reserved;
 use ebb_core::byte_map::ByteOrigin;
-use ebb_core::partition::Partition;
+use ebb_core::state::State;
 use ebb_format::object;
 use ebb_journal::Damage;
 use ebb_model::*;
@@ -315,12 +315,12 @@ impl Node {
     }
 }
 
-fn is_whole(state: &Partition, ino: Ino) -> bool {
+fn is_whole(state: &State, ino: Ino) -> bool {
     state.backing().is_whole(state.namespace(), state.extents(), ino)
 }
 
 /// Bytes of a file that are only in its object.
-pub(super) fn missing(state: &Partition, ino: Ino) -> u64 {
+pub(super) fn missing(state: &State, ino: Ino) -> u64 {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
     let plan = state.extents().plan_read(ino, 0..size_bytes, size_bytes);
     plan.into_iter()
