@@ -93,6 +93,21 @@ pub fn append(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(rate)
 }
 
+/// Writes of 4 KiB one after the other in a file, each followed by fsync: thousand/s.
+pub fn write_forced(places: &mut Places, column: Column) -> Outcome<f64> {
+    let (path, writes) = (places.root(column)?.join("forced"), column.share(APPENDS));
+    let mut file = File::create_new(&path)?;
+    let began = Instant::now();
+    for _ in 0..writes {
+        file.write_all(&[b'w'; SMALL_BYTES])?;
+        file.sync_all()?;
+    }
+    let rate = writes as f64 / 1e3 / began.elapsed().as_secs_f64();
+    drop(file);
+    fs::remove_file(&path)?;
+    Ok(rate)
+}
+
 pub fn create_one(places: &mut Places, column: Column) -> Outcome<f64> {
     create(places, column, 1)
 }

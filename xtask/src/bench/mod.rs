@@ -18,6 +18,7 @@ mod place;
 mod plot;
 mod quiet;
 mod report;
+mod shared;
 mod tables;
 
 use crate::{Outcome, tool};

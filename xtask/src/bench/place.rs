@@ -4,6 +4,7 @@
 use super::line::{self, Line};
 use super::peers::{Peer, Programs};
 use super::put_aside;
+use super::shared::Served;
 use crate::rig::{Rig, Shape};
 use crate::scratch::Scratch;
 use crate::{Outcome, tool};
@@ -22,6 +23,9 @@ pub enum Column {
     Serial,
     Parallel,
     Ebb,
+    /// A mount that others can join, and the same with one that has.
+    Alone,
+    Shared,
     /// A client of the store that is no file system.
     Curl,
     S3fs,
@@ -66,6 +70,8 @@ impl Column {
             Column::Serial => "serial copy",
             Column::Parallel => "parallel copy",
             Column::Ebb => "ebb",
+            Column::Alone => "alone",
+            Column::Shared => "shared",
             Column::Curl => "curl",
             Column::S3fs => "s3fs",
             Column::Rclone => "rclone",
@@ -111,6 +117,14 @@ impl Column {
                  or after the commit interval of 1 s. Objects are written later; what is not yet \
                  there \
                  when a measurement ends is waited for before the next one."
+            }
+            Column::Alone => {
+                "one process with node and mount (`ebb mount file://… --listen`), data directory \
+                 and bucket on native. As durable as ebb."
+            }
+            Column::Shared => {
+                "the same while a second mount of the volume is attached (`ebb mount ebb://…`), \
+                 which does nothing."
             }
             Column::Curl => {
                 "the same requests to the same S3 server, which keep nothing: one process where \
@@ -211,6 +225,7 @@ pub struct Places {
     servers: Vec<(Column, Server)>,
     peers: Vec<Peer>,
     ebb: Option<Rig>,
+    served: Vec<(Column, Served)>,
     native: Scratch,
     memory: Option<Scratch>,
 }
@@ -232,6 +247,7 @@ impl Places {
             memory: None,
             servers: Vec::new(),
             ebb: None,
+            served: Vec::new(),
             programs,
             peers: Vec::new(),
         })
@@ -284,6 +300,15 @@ impl Places {
                     self.ebb = Some(rig);
                 }
                 Ok(self.rig()?.mountpoint())
+            }
+            Column::Alone | Column::Shared => {
+                if let Some((_, served)) = self.served.iter().find(|(of, _)| *of == column) {
+                    return Ok(served.point());
+                }
+                let served = Served::start(column, &self.binaries)?;
+                let point = served.point();
+                self.served.push((column, served));
+                Ok(point)
             }
             column if column.is_peer() => {
                 let peer = self.peers.iter().find(|peer| peer.column() == column);
@@ -370,6 +395,8 @@ impl Places {
         if let (Column::Ebb, Some(rig)) = (column, &self.ebb) {
             rig.flush()?;
         }
+        let served = self.served.iter().filter(|(of, _)| *of == column);
+        served.map(|(_, served)| served).try_for_each(Served::settle)?;
         self.peers.iter().filter(|peer| peer.column() == column).try_for_each(Peer::settle)
     }
 

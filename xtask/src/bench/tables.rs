@@ -5,8 +5,8 @@ use super::place::{BUCKET_PEERS, CLUSTER_PEERS, Column, Places, Setup};
 use super::{bucket, cache, chunks, data, mdtest, model, names};
 use crate::Outcome;
 use Column::{
-    Curl, Ebb, GeeseFs, JuiceFs, Memory, MooseFs, Mountpoint, Native, Noop, Parallel, Passthrough,
-    Rclone, S3fs, SeaweedFs, Serial, ZeroFs,
+    Alone, Curl, Ebb, GeeseFs, JuiceFs, Memory, MooseFs, Mountpoint, Native, Noop, Parallel,
+    Passthrough, Rclone, S3fs, SeaweedFs, Serial, ZeroFs,
 };
 use clap::ValueEnum;
 use std::time::Duration;
@@ -29,6 +29,8 @@ pub enum Table {
     Cache,
     /// Request sizes.
     Chunks,
+    /// A mount alone, and with another mount of its volume.
+    Shared,
 }
 
 pub struct Row {
@@ -82,6 +84,7 @@ impl Table {
             Table::Model => MODEL,
             Table::Cache => CACHE,
             Table::Chunks => CHUNKS,
+            Table::Shared => SHARED,
         }
     }
 
@@ -101,6 +104,12 @@ impl Table {
                     read-ahead of eight times as much, and requests 1/8 of it (at most 8 MiB) \
                     after a reader has read enough in order. `curl` requests ranges of that size \
                     in 8 processes.",
+                ..Setup::default()
+            },
+            Table::Shared => Setup {
+                note: "A directory as bucket, on the same disk as the data directories. A client \
+                    that is alone caches names and attributes; the node forces what several \
+                    clients see.",
                 ..Setup::default()
             },
             _ => Setup::default(),
@@ -385,6 +394,14 @@ const CHUNKS: &[Row] = &[
     row!("8 MiB, the default", "MB/s", &[Curl, Ebb], [], chunks::read::<8192>),
     row!("16 MiB", "MB/s", &[Curl], [], chunks::read::<16384>),
     row!("52 MiB", "MB/s", &[Curl], [], chunks::read::<53248>),
+];
+
+const ALONE_AND_SHARED: &[Column] = &[Alone, Column::Shared];
+
+const SHARED: &[Row] = &[
+    row!("create, write 4 KiB, close, 1 thread", "k/s", ALONE_AND_SHARED, [], data::create_one),
+    row!("write 4 KiB, fsync", "k/s", ALONE_AND_SHARED, [], data::write_forced),
+    row!("stat, cached", "k/s", ALONE_AND_SHARED, [], data::stat),
 ];
 
 #[cfg(test)]
