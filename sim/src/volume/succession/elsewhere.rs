@@ -198,6 +198,10 @@ impl Story<'_> {
             }
             (4, Trouble::Node) => {
                 self.settle().await?;
+                // Nobody can repeat what a lost mount has written.
+                if self.fates.lost > 0 {
+                    self.force().await?;
+                }
                 self.down(Harm::Cut);
                 self.node = Some(self.restart().await?);
                 self.settle().await?;
@@ -369,6 +373,17 @@ impl Story<'_> {
             .map_err(|error| format!("nobody can be asked for locks: {error}"))?;
         self.harm.set(Harm::None);
         Ok(())
+    }
+
+    /// Forces everything that was answered so far.
+    async fn force(&self) -> Result<(), String> {
+        let life = self.scene()?.life()?;
+        let client = life.client.clone();
+        let forced = life.process.call(async move { client.sync_fs().await });
+        forced
+            .await
+            .ok_or("the process has died")?
+            .map_err(|error| format!("nothing can be forced: {error}"))
     }
 
     /// Without faults, every process completes its work.
