@@ -185,20 +185,33 @@ impl State {
         local: &[LocalCommand],
         command: Option<(LogIndex, &Command)>,
     ) -> Applied {
-        let mut applied = Applied::default();
+        let mut effects = Vec::new();
         let count = local.len() as u64 + u64::from(command.is_some());
         let mut position = Position(at.0 - count);
-        for local in local {
+        let staged = match command {
+            // With their command: nothing is kept for a later record.
+            Some(_) => {
+                local.iter().take_while(|one| matches!(one, LocalCommand::Staged { .. })).count()
+            }
+            None => 0,
+        };
+        let (with_command, alone) = local.split_at(staged);
+        position.0 += with_command.len() as u64;
+        for local in alone {
             position.0 += 1;
-            applied.effects.extend(self.apply_local(position, local));
+            effects.extend(self.apply_local(position, local));
         }
-        if let Some((index, command)) = command {
-            let Applied { answer, touched, names, effects } =
-                self.apply_namespace(at, index, command);
-            applied.effects.extend(effects);
-            applied = Applied { answer, touched, names, effects: applied.effects };
-        }
-        applied
+        let Some((index, command)) = command else {
+            return Applied { effects, ..Applied::default() };
+        };
+        let applied = match with_command {
+            [] => {
+                let staged = self.take_staged(at);
+                self.apply_with(&staged, index, command)
+            }
+            staged => self.apply_with(staged, index, command),
+        };
+        Applied { effects: effects.into_iter().chain(applied.effects).collect(), ..applied }
     }
 
     /// Applies a command of the partition that the extents have followed already.
@@ -210,35 +223,49 @@ impl State {
     /// the caches to invalidate, and the effects that the node must perform. Staged bytes count for
     /// it.
     pub fn apply(&mut self, index: LogIndex, command: &Command) -> Applied {
-        let applied = self.apply_namespace(Position(self.staged_at.0 + 1), index, command);
+        let staged = self.take_staged(Position(self.staged_at.0 + 1));
+        let applied = self.apply_with(&staged, index, command);
         self.apply_deferred();
         applied
     }
 
-    fn apply_namespace(&mut self, at: Position, index: LogIndex, command: &Command) -> Applied {
-        self.apply_deferred();
+    /// The staged bytes of the partition's command at the position `at`. Between the two a power
+    /// cut can have taken their command, and another run begun.
+    fn take_staged(&mut self, at: Position) -> Vec<LocalCommand> {
         let mut staged = std::mem::take(&mut self.staged);
-        // Between the two a power cut can have taken their command, and another run begun.
         if self.staged_at.0 + 1 != at.0 && !Planted::StagedKept.is_on() {
             staged.clear();
         }
+        staged
+    }
+
+    fn apply_with(
+        &mut self,
+        staged: &[LocalCommand],
+        index: LogIndex,
+        command: &Command,
+    ) -> Applied {
+        self.apply_deferred();
         let outcome = self.partition.apply_namespace(index, command);
-        staged.retain(|staged| self.is_accepted(&outcome, staged));
         let mut effects = Vec::new();
-        for staged in &staged {
-            effects.extend(self.apply_to_extents(staged));
+        let mut is_staged = false;
+        for staged in staged {
+            if self.is_accepted(&outcome, staged) {
+                is_staged = true;
+                effects.extend(self.apply_to_extents(staged));
+            }
         }
         for change in &outcome.content {
             effects.extend(self.extents.effects_of(change));
             match *change {
                 ContentChange::Gone { ino } => self.gone.push(ino),
                 // All of it is staged: nothing older is left.
-                ContentChange::Written { .. } if !staged.is_empty() => {}
+                ContentChange::Written { .. } if is_staged => {}
                 _ => self.extents.follow(change),
             }
         }
         if let Command::Extent(command) = command {
-            effects.extend(self.apply_local(at, command));
+            effects.extend(self.apply_local(Position(0), command));
         }
         let Outcome { answer, touched, names, .. } = outcome;
         Applied { answer, touched, names, effects }

@@ -2,6 +2,7 @@
 
 use ebb_format::record::{GroupId, Position, Term};
 use ebb_model::{Command, LocalCommand, LogIndex};
+use smallvec::SmallVec;
 
 /// A command, as it is appended.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +44,7 @@ pub struct Frontier {
     /// Of a command of any group; 0 before the first.
     pub position: Position,
     /// By group. A group without commands can be missing.
-    indices: Vec<(GroupId, LogIndex)>,
+    indices: SmallVec<[(GroupId, LogIndex); 2]>,
 }
 
 impl Frontier {

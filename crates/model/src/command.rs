@@ -65,8 +65,8 @@ pub enum Command {
     /// `count` blocks of a file with writable mappings were found changed, from block `first` on.
     /// Ignored if the file is gone.
     Found { ino: Ino, first: u64, count: u64, stamp: Stamp },
-    /// A client has brought back bytes of its write that a power cut had taken. It changes nothing:
-    /// whoever has forced it has forced them.
+    /// A client has brought back bytes of its write that a power cut had taken. It changes nothing;
+    /// a force that covers it covers the bytes.
     BytesRepeated { ino: Ino },
 }
 

@@ -17,6 +17,7 @@ use ebb_ports::Spawn;
 use futures_channel::oneshot;
 use futures_util::FutureExt;
 use futures_util::lock::{Mutex, MutexGuard, OwnedMutexGuard};
+use smallvec::SmallVec;
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -124,8 +125,10 @@ impl Replica {
         let mut writing = Box::pin(async move {
             let command_entry =
                 command.as_ref().map(|command| Entry::Command(GroupId::PARTITION, command));
-            let entries: Vec<Entry> = local.iter().map(Entry::Local).chain(command_entry).collect();
+            let entries: SmallVec<[Entry; 3]> =
+                local.iter().map(Entry::Local).chain(command_entry).collect();
             let upto = voter.log.append(&entries).await.map_err(refusal)?;
+            drop(entries);
             Ok(Written { voter, local, command, upto, is_applied: false, _turn: turn })
         });
         let written = match (&mut writing).now_or_never() {
