@@ -27,11 +27,13 @@ impl ByteMap<'_> {
         let void = self
             .present(ino, 0..u64::MAX)
             .filter(|(_, state)| state.dirty && state.sum.is_none() && state.version <= version);
-        let found = runs(void.map(|(block, _)| block));
-        match found.first().zip(found.last()) {
-            Some((first, last)) if found.len() > MAX_RUNS => vec![first.start..last.end],
-            _ => found,
+        let mut found = runs(void.map(|(block, _)| block));
+        if found.len() > MAX_RUNS {
+            let end = found.last().map_or(0, |last| last.end);
+            found.truncate(1);
+            found[0].end = end;
         }
+        found
     }
 
     /// Clean blocks that the node keeps of an object that is gone. They are the only copy. Beyond

@@ -108,8 +108,8 @@ fn batch_torn_by_a_power_cut_is_cut_in_all_groups() {
     let writes = log_with_batch(true).0.unsynced(SEGMENT);
     let [batch, marker] = &writes[..] else { panic!("a batch and a marker: {}", writes.len()) };
     let lines = [batch.len() / LINE_BYTES, marker.len() / LINE_BYTES];
-    for write in 0..lines.len() {
-        for line in 0..=lines[write] {
+    for (write, lines) in lines.into_iter().enumerate() {
+        for line in 0..=lines {
             for is_prefix in [false, true] {
                 let (disk, oracle) = log_with_batch(true);
                 disk.keep_lines(SEGMENT, write, |other| match is_prefix {
@@ -118,7 +118,7 @@ fn batch_torn_by_a_power_cut_is_cut_in_all_groups() {
                 });
                 disk.power_cut_late();
                 oracle.power_cut.set(true);
-                let count = match line == lines[write] {
+                let count = match line == lines {
                     true => BEFORE + BATCH.len() as u64,
                     false => BEFORE,
                 };

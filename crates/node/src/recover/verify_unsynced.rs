@@ -200,7 +200,8 @@ pub(crate) async fn make_holes<'a>(
     for (ino, blocks) in holes {
         for block in blocks {
             if view().extents().block(ino, block).is_none() {
-                store.hole(&location(&view(), ino), block * BLOCK_BYTES, BLOCK_BYTES).await?;
+                let place = location(&view(), ino);
+                store.hole(&place, block * BLOCK_BYTES, BLOCK_BYTES).await?;
                 made.insert(ino);
             }
         }
