@@ -154,7 +154,15 @@ impl Rig {
 
     /// With this many objects in the S3 server, 100,000 per directory.
     pub fn filled(shape: Shape, binaries: &Path, fill: u64) -> Outcome<Rig> {
-        let dir = Scratch::new(&name_of(shape))?;
+        Rig::made(Scratch::new(&name_of(shape))?, shape, binaries, fill)
+    }
+
+    /// With a name of its own, beside another one of the shape.
+    pub fn named(shape: Shape, name: &str, binaries: &Path) -> Outcome<Rig> {
+        Rig::made(Scratch::new(name)?, shape, binaries, 0)
+    }
+
+    fn made(dir: Scratch, shape: Shape, binaries: &Path, fill: u64) -> Outcome<Rig> {
         let store = if shape.is_s3() {
             Store::s3(binaries, &format!("run-{}", std::process::id()), fill)?
         } else {

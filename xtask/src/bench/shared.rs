@@ -16,7 +16,9 @@ impl Served {
     /// Joined by a second mount in the column `shared`.
     pub fn start(column: Column, binaries: &Path) -> Outcome<Served> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-        let mut rig = Rig::new(Shape::EmbeddedDir, binaries)?.with(&["--listen", &address]);
+        let name = if column == Column::Shared { "shared" } else { "alone" };
+        let rig = Rig::named(Shape::EmbeddedDir, name, binaries)?;
+        let mut rig = rig.with(&["--listen", &address]);
         rig.mount("")?;
         let joined = match column {
             Column::Shared => {
