@@ -762,9 +762,9 @@ fn bytes_of_a_removed_file_stay_until_its_removal_is_forced() {
     assert!(back > 4, "{back} files came back");
 }
 
-/// Situation: a file whose bytes are in the bucket alone is removed in the midst of a flush, and the
-/// power fails once its object is deleted. Danger: the record of the removal is lost, and the file
-/// is back without bytes. Expectation: it is gone for good.
+/// Situation: a file whose bytes are in the bucket alone is removed in the midst of a flush,
+/// and the power fails once its object is deleted. Danger: the record of the removal is lost,
+/// and the file is back without bytes. Expectation: it is gone for good.
 #[test]
 fn file_does_not_come_back_once_its_object_is_deleted() {
     const KEY: &str = "dir/gone";
@@ -854,8 +854,8 @@ fn truncated_bytes_of_a_small_file_are_cleared_after_the_truncation_is_forced() 
 }
 
 /// A volume with a file of one block, and another by which the log alone can be forced.
-/// Situation: bytes are written, and the log is forced for another file. Danger: the commit interval
-/// takes them for forced, and they are lost with a later power cut.
+/// Situation: bytes are written, and the log is forced for another file. Danger: the commit
+/// interval takes them for forced, and they are lost with a later power cut.
 #[test]
 fn commit_interval_forces_bytes_though_the_log_is_forced() {
     for seed in 0..SEEDS {

@@ -1,6 +1,6 @@
-//! A snapshot of a group's state as a stream (`docs/format/snapshot.md`): a header, frames of one value
-//! each, and an end mark. Neither direction does I/O: the writer returns bytes to write, the reader
-//! is fed bytes as they arrive.
+//! A snapshot of a group's state as a stream (`docs/format/snapshot.md`): a header, frames of
+//! one value each, and an end mark. Neither direction does I/O: the writer returns bytes to
+//! write, the reader is fed bytes as they arrive.
 //!
 //! Laws:
 //! - Every checksum continues the one before it, so a changed, lost, repeated or reordered frame is

@@ -1,9 +1,9 @@
 //! The durable log of one node: an order of commands that outlives processes and power cuts.
 //!
 //! The log carries several groups: [`GroupId::LOCAL`], whose commands are about this node's disk,
-//! and partitions. The commands of a group have indices without gaps, and all records have positions
-//! without gaps. The log up to a position has the first commands of every group, so forced and cut
-//! are counted in positions, and one sync forces all groups.
+//! and partitions. The commands of a group have indices without gaps, and all records have
+//! positions without gaps. The log up to a position has the first commands of every group, so
+//! forced and cut are counted in positions, and one sync forces all groups.
 //!
 //! `docs/format/log.md` defines bytes and recovery rules. Three promises are kept apart:
 //! - *written*: [`Log::append`] has returned. The command survives the end of the process.

@@ -66,9 +66,9 @@ impl Log {
         Ok(read(&disk, volume).await?.0)
     }
 
-    /// The newest whole snapshot of each group and the readable part of a damaged log behind them. A
-    /// node that went on from there would contradict later operations: it is for people to read.
-    /// `None` without a snapshot of a partition.
+    /// The newest whole snapshot of each group and the readable part of a damaged log
+    /// behind them. A node that went on from there would contradict later operations: it is
+    /// for people to read. `None` without a snapshot of a partition.
     pub async fn read_before_damage(
         disk: Rc<dyn Disk>,
         volume: VolumeId,

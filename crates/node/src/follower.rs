@@ -1,10 +1,10 @@
-//! A replica that follows the leader of a partition: it logs the committed commands on its own disk,
-//! applies them, and performs their effects there.
+//! A replica that follows the leader of a partition: it logs the committed commands on its own
+//! disk, applies them, and performs their effects there.
 //!
 //! Laws:
 //! - After each command its partition equals that of every other replica at the same index.
-//! - A file that is gone, or the end that was cut off, is not on its disk once the command is forced
-//!   there. What a crash has kept on the disk goes with the next start.
+//! - A file that is gone, or the end that was cut off, is not on its disk once the command is
+//!   forced there. What a crash has kept on the disk goes with the next start.
 //! - Of the bytes on its disk it trusts none that a power cut can have taken: they go, since others
 //!   have them.
 
@@ -38,7 +38,11 @@ pub enum FollowerError {
     Refused(#[from] RpcError),
     #[error("a follower cannot begin behind command {index}", index = .index.0)]
     Late { index: LogIndex },
-    #[error("command {index} of the leader comes behind command {last} of the follower", index = .index.0, last = .last.0)]
+    #[error(
+        "command {index} of the leader comes behind command {last} of the follower",
+        index = .index.0,
+        last = .last.0
+    )]
     Gap { index: LogIndex, last: LogIndex },
 }
 

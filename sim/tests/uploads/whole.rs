@@ -14,7 +14,8 @@ const OLD: u8 = b'o';
 const NEW: u8 = b'n';
 const OLD_BYTES: usize = MIB / 2;
 
-/// Situation: a write overwrites and extends a file at each moment of a flush that reads it. Danger: the upload takes the length from before the write, and bytes from after it.
+/// Situation: a write overwrites and extends a file at each moment of a flush that reads it.
+/// Danger: the upload takes the length from before the write, and bytes from after it.
 /// Expectation: each object is the file before the write, or after it.
 #[test]
 fn object_of_a_file_that_is_being_written_has_one_version() {

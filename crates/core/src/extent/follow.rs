@@ -4,11 +4,10 @@ use super::{Block, Extents};
 use crate::blocks::runs;
 use crate::content::{ContentChange, ObjectMark};
 use ebb_model::{BLOCK_BYTES, Ino, PackRange, Version};
-use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Work for a node's disk after a change. Every effect is idempotent.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// The inode was removed: delete its store file.
     Drop { ino: Ino },
