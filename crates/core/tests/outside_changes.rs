@@ -427,3 +427,29 @@ fn newer_page_does_not_take_the_prefix_of_a_local_directory() {
         |item: SnapshotItem| matches!(item, SnapshotItem::Backing(BackingItem::Hidden { .. }));
     assert!(!node.state.partition().items().any(is_hidden));
 }
+
+/// Situation: a file has changes here and cached bytes of its object, which another program
+/// removes. Danger: the cached bytes are the only copy, and as clean ones can be evicted.
+/// Expectation: they are dirty, stay, and go to the bucket with the file.
+#[test]
+fn cached_bytes_of_a_removed_object_become_dirty() {
+    let mut node = Node::new(true);
+    let entries = vec![found(name("f"), FILE, object("e1", 2 * BLOCK_BYTES))];
+    node.install(Ino::ROOT, entries, LoadProgress::UpTo("f".into()));
+    let present = LocalCommand::Present { ino: FILE, etag: "e1".into(), first: 0, sums: vec![7] };
+    node.apply(Command::Extent(present));
+    node.write(BLOCK_BYTES, BLOCK_BYTES);
+    let kept = node.state.extents().kept_without_object(FILE);
+    let kept = kept.into_iter().map(|run| (run.start, run.end)).collect();
+    let (parent, stamp) = (Ino::ROOT, node.stamp());
+    node.log(BackingCommand::VanishedKept { parent, name: name("f"), kept, stamp });
+    node.apply(Command::Extent(LocalCommand::Absent { ino: FILE, first: 0, count: 2 }));
+    let first = node.state.extents().block(FILE, 0).expect("it stays");
+    assert_eq!((first.dirty, first.sum), (true, Some(7)));
+    assert_eq!(node.state.extents().object(FILE), None);
+    let is_sent = matches!(
+        node.state.backing().flush_step(node.state.namespace(), FILE),
+        FlushStep::Put { .. }
+    );
+    assert!(is_sent, "the file is to be sent");
+}
