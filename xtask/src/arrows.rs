@@ -89,6 +89,7 @@ const RULES: &[Rule] = &[
         tests: &[],
     },
     Rule { name: "ebb-s3-server", uses: &["ebb-bucket", "ebb-ports"], tests: &[] },
+    Rule { name: "ebb-linearize", uses: &[], tests: &[] },
     Rule { name: "ebb-rig", uses: &["ebb-bench", "ebb-cli", "ebb-fuse"], tests: &[] },
     Rule {
         name: "xtask",
