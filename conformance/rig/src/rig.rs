@@ -344,6 +344,13 @@ impl Rig {
         self.kill_mount_and(|| Ok(()))
     }
 
+    /// Sends a signal to the daemon of the mount alone; returns its process id.
+    pub fn signal_daemon(&self, signal: i32) -> Outcome<u32> {
+        let daemon = self.daemon().ok_or("there is no daemon")?;
+        tool::signal(daemon.pid, signal)?;
+        Ok(daemon.pid)
+    }
+
     /// Kills the supervisor too, so that no new daemon changes the disk before it is inspected.
     fn kill_mount_and(&self, then: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
         let record = self.record().ok_or("there is no daemon to kill")?;
