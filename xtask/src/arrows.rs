@@ -99,6 +99,7 @@ const RULES: &[Rule] = &[
             "ebb-cli",
             "ebb-fuse",
             "ebb-fuzz",
+            "ebb-linearize",
             "ebb-model",
             "ebb-ports",
             "ebb-rig",

@@ -7,6 +7,7 @@ mod conformance;
 mod crash;
 mod fuzz;
 mod licences;
+mod linearize;
 mod memory;
 mod mutants;
 mod powercut;
@@ -122,6 +123,8 @@ enum Command {
     },
     /// Kill daemons under load; check that acknowledged changes survive.
     Crash(Rounds),
+    /// Check that several mounts of a volume behave as one file system.
+    Linearize(linearize::Wanted),
 }
 
 /// Seeds of a run without a given number or time.
@@ -160,5 +163,6 @@ fn perform(command: Command) -> Outcome<()> {
         Command::Powercut(rounds) => powercut::run(&rounds),
         Command::PowercutBucket { seed } => powercut::under_bucket(seed),
         Command::Crash(rounds) => crash::run(&rounds),
+        Command::Linearize(wanted) => linearize::run(&wanted),
     }
 }
