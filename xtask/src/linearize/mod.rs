@@ -31,6 +31,7 @@ pub struct Wanted {
     /// Threads of each mount, with one operation in flight each.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     threads: u32,
+    /// How long histories are begun.
     #[arg(long, default_value_t = 1)]
     minutes: u64,
     /// Kill daemons of mounts that have joined.
