@@ -1,7 +1,7 @@
 //! Copies within the bucket with a lost reply, and objects of other programs at their target keys.
 
-use crate::late::{die_flushing, files_in, fill, flush, flush_anew, late};
-use crate::{asked, end, make, make_in, name, start};
+use super::late::{die_flushing, files_in, fill, flush, flush_anew, late};
+use super::{asked, end, make, make_in, name, start};
 use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;

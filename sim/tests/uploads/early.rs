@@ -1,6 +1,6 @@
 //! Files that are sent while they grow.
 
-use crate::{MIB, end, make, name, start_with};
+use super::{MIB, end, make, name, start_with};
 use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;

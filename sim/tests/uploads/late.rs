@@ -1,6 +1,6 @@
 //! Requests of a node that has ended, which take effect after the next one has begun.
 
-use crate::{asked, end, make, name, start, start_with};
+use super::{asked, end, make, name, start, start_with};
 use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;

@@ -1,6 +1,6 @@
 //! The bytes of an object are those of its file at one version.
 
-use crate::{MIB, end, make, start};
+use super::{MIB, end, make, start};
 use bytes::Bytes;
 use ebb_model::*;
 use ebb_ports::Capabilities;
