@@ -63,6 +63,7 @@ fn attached() -> Attached {
         cache_term_ms: 0,
         read_only: false,
         session_term_ms: 30_000,
+        lease_term_ms: 2_000,
     }
 }
 
@@ -211,6 +212,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let notices = vec![
         Notice::Durable { durable: LogIndex(1) },
         Notice::DropCaches,
+        Notice::Recall {
+            recall: 1,
+            inos: vec![Ino(7)],
+            names: vec![(Ino(1), Name::new(b"a".as_slice()).expect("a name"))],
+        },
         Notice::Invalidate { ino: Ino(2) },
         Notice::Lock { wait: 1 },
         Notice::ReferenceQuery { query: 1, inos: vec![Ino(2)] },

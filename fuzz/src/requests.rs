@@ -85,6 +85,7 @@ fn speaking_for(mut request: Request, sessions: &[SessionId]) -> Request {
         | Request::ResumeSession { session }
         | Request::OpensDeclared { session }
         | Request::CachesDropped { session }
+        | Request::LeasesReturned { session, .. }
         | Request::ReferenceQueryReply { session, .. }
         | Request::Open { session, .. }
         | Request::Close { session, .. }

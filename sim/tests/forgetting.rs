@@ -320,7 +320,7 @@ impl Worker {
 async fn attached(world: &World, client: &Client, label: &str) -> Kernel {
     let kernel = Kernel::new(world.rng(label));
     let handler = kernel.clone();
-    client.on_recall(move |inos| {
+    client.on_reference_query(move |inos| {
         let held = handler.give_up(inos);
         Box::pin(async move { held })
     });
@@ -585,7 +585,7 @@ async fn write_while_asked(world: Rc<World>, len: usize) {
         let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
         // The client has no references; without this reply nothing would be evicted.
-        client.on_recall(|_| Box::pin(async { Vec::new() }));
+        client.on_reference_query(|_| Box::pin(async { Vec::new() }));
         client
     };
     let client = open().await;
@@ -596,7 +596,7 @@ async fn write_while_asked(world: Rc<World>, len: usize) {
     client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
     let asked = Rc::<Cell<bool>>::default();
     let (writer, heard) = (client.clone(), asked.clone());
-    client.on_recall(move |inos| {
+    client.on_reference_query(move |inos| {
         let (writer, is_first) = (
             writer.clone(),
             inos.contains(&big) && !heard.replace(heard.get() || inos.contains(&big)),
@@ -679,7 +679,7 @@ async fn remove_while_evicted(world: Rc<World>, pause: Duration) {
     let (begun, removed) = (Rc::<Cell<bool>>::default(), Rc::<RefCell<Option<_>>>::default());
     let (known, result, remover) = (files.clone(), removed.clone(), client.clone());
     let outer = world.clone();
-    client.on_recall(move |inos| {
+    client.on_reference_query(move |inos| {
         let victim = inos.iter().find_map(|ino| known.borrow().get(ino).cloned());
         if let Some((dir, text, key)) = victim.filter(|_| !begun.replace(true)) {
             let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(5) };

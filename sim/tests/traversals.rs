@@ -169,7 +169,7 @@ fn listing_ahead_respects_the_metadata_limit() {
             let most = Cell::new(0);
             let tops = client.readdir(Ino::ROOT, Cookie::START, 100).await.unwrap().entries;
             let dirs: BTreeSet<Ino> = tops.into_iter().map(|(entry, _)| entry.ino).collect();
-            client.on_recall(move |inos| {
+            client.on_reference_query(move |inos| {
                 Box::pin(ready(inos.into_iter().filter(|ino| dirs.contains(ino)).collect()))
             });
             let found = go_through(client, Ino::ROOT, async |_| {

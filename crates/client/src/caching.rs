@@ -1,6 +1,6 @@
-//! The rule for caching by the client's user, and the notices that end it. There are no finer
-//! leases yet, so one rule covers the whole volume. A sole client caches without term. Several
-//! clients cache nothing that another client can change without notice (O-49, O-50).
+//! The rule for caching by the client's user, and the notices that end it. A sole client caches
+//! without term. Several clients cache nothing that another client can change without notice (O-49,
+//! O-50): names and attributes under leases ([`crate::Lease`]), nothing else.
 
 use crate::gate::Gate;
 use ebb_model::{Ino, Name};
@@ -16,8 +16,9 @@ pub enum CacheRule {
     /// Names, attributes and pages may be cached. A [`Change`] invalidates them where names and
     /// attributes have no term ([`crate::Client::cache_term`]).
     Sole,
-    /// Names and attributes must not be cached: their time-outs are zero. Pages may be cached only
-    /// if each open revalidates them: direct I/O or close-to-open (O-49, O-50).
+    /// Names and attributes may be cached under a [`crate::Lease`] only: else their time-outs are
+    /// zero. Pages may be cached only if each open revalidates them: direct I/O or close-to-open
+    /// (O-49, O-50).
     Shared,
 }
 

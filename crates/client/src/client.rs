@@ -5,6 +5,7 @@ use crate::errors::Errors;
 use crate::gate::Gate;
 use crate::handover::HandoverState;
 use crate::journal::Journal;
+use crate::leases::{Lease, Leases, NAME_TERM, Recall};
 use crate::link::Link;
 use crate::locks::Locks;
 use crate::mutate::Unanswered;
@@ -13,7 +14,9 @@ use crate::passthrough::PassthroughGrants;
 use crate::reconnect;
 use crate::references::ReferenceQueries;
 use crate::session::{Requested, Slots};
-use ebb_model::{Attached, ClusterId, FsError, Incarnation, Ino, Request, SessionId, TxId};
+use ebb_model::{
+    Attached, ClusterId, FsError, Incarnation, Ino, Planted, Request, SessionId, TxId,
+};
 use ebb_ports::{Clock, Entropy, PortFuture, Ports, Spawn};
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
@@ -239,6 +242,7 @@ impl Client {
             open_table,
             locks,
             caching: Caching::new(attached.sole),
+            leases: Leases::default(),
             references: ReferenceQueries::default(),
             mutations: Cell::new(0),
             in_flight: Cell::new(0),
@@ -247,11 +251,13 @@ impl Client {
         });
         let client =
             Client { _alive: Rc::new(Alive { shared: shared.clone() }), shared, requested: None };
+        client.shared.leases.set_term(reconnect::lease_term(&attached));
         client.shared.hears_of_node(heard);
         reconnect::start_listening(&client.shared);
         if let (Some(_), Some(served)) = (left, served) {
             if client.shared.others() {
                 client.shared.caching.distrust();
+                reconnect::end_leases(&client.shared);
             }
             reconnect::take_up(&client.shared, served).await?;
         }
@@ -384,11 +390,42 @@ impl Client {
         self.shared.caching.set_handler(Rc::new(handler));
     }
 
+    /// Whether the user may cache the attributes of an answer that came with this lease, until they
+    /// are recalled. Ask for it when the answer is passed on, not before.
+    pub fn may_cache(&self, lease: Lease) -> bool {
+        self.lease_lasts(lease, Duration::ZERO)
+    }
+
+    /// The same for a name, for [`crate::NAME_TERM`] at most.
+    pub fn may_cache_name(&self, lease: Lease) -> bool {
+        self.lease_lasts(lease, NAME_TERM)
+    }
+
+    fn lease_lasts(&self, lease: Lease, time: Duration) -> bool {
+        let shared = &self.shared;
+        let lasts = || {
+            shared.link.is_local()
+                || Planted::LeaseOutlivesTerm.is_on()
+                || shared.ports.clock.monotonic() + time < reconnect::leased_until(shared)
+        };
+        shared.leases.stands(lease) && lasts()
+    }
+
+    /// Calls `handler` for every recall of leases: another client is about to change what it names,
+    /// and waits until the call has completed. The handler must not wait for operations of this
+    /// client. A client without a handler caches nothing under leases.
+    pub fn on_lease_recall(&self, handler: impl Fn(Recall) -> PortFuture<'static, ()> + 'static) {
+        self.shared.leases.set_handler(Rc::new(handler));
+    }
+
     /// Calls `handler` with inodes that the node wants to evict. The handler gives up the inodes
     /// that it can, and completes with those that the user still references. The user references
     /// every inode that it got in an answer, until it gives it up. An inode without reference may
     /// get another id when it is found again. A client without a handler references everything.
-    pub fn on_recall(&self, handler: impl Fn(Vec<Ino>) -> PortFuture<'static, Vec<Ino>> + 'static) {
+    pub fn on_reference_query(
+        &self,
+        handler: impl Fn(Vec<Ino>) -> PortFuture<'static, Vec<Ino>> + 'static,
+    ) {
         self.shared.references.set_handler(Rc::new(handler));
     }
 
@@ -466,6 +503,7 @@ pub(crate) struct Shared {
     pub(crate) locks: Locks,
     pub(crate) errors: Errors,
     pub(crate) caching: Caching,
+    pub(crate) leases: Leases,
     pub(crate) references: ReferenceQueries,
     /// Mutations that have been asked for and are not settled.
     pub(crate) mutations: Cell<usize>,
@@ -581,8 +619,14 @@ impl Shared {
     pub(crate) fn hears_of_node(&self, sent: Duration) {
         self.last_ack_at.set(sent);
         if let Some(handover) = self.handover.as_ref().filter(|_| !self.link.is_local()) {
-            handover.set_sure_until(reconnect::sure_until(self));
+            handover.set_sure_until(self.sure_until());
         }
+    }
+
+    /// Until then what the user has cached is sure not to change, even if nobody hears of the node.
+    fn sure_until(&self) -> Duration {
+        let sole = self.caching.rule() == CacheRule::Sole || self.leases.term().is_zero();
+        if sole { reconnect::sure_until(self) } else { reconnect::leased_until(self) }
     }
 
     pub(crate) fn is_taking_up(&self) -> bool {

@@ -172,6 +172,7 @@ impl Shared {
                 .await
             {
                 Ok(Reply::Mutated(mutated, preceding)) => {
+                    self.leases.overtaken();
                     self.preceded(&preceding);
                     self.answered(ticket, mutation, &mutated, first == attachment);
                     return Outcome::Known(Ok(*mutated));

@@ -6,6 +6,7 @@
 
 use crate::Client;
 use crate::call::wrong_reply;
+use crate::leases::{Lease, Leased};
 use bytes::{Bytes, BytesMut};
 use ebb_model::*;
 use std::pin::pin;
@@ -32,11 +33,41 @@ pub struct Written {
 /// Queries.
 impl Client {
     pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr, FsError> {
-        attr(self.read_request(Request::Lookup { parent, name: name.clone() }).await?)
+        self.lookup_leased(parent, name).await?.value.ok_or(FsError::NotFound)
     }
 
     pub async fn getattr(&self, ino: Ino) -> Result<Attr, FsError> {
-        attr(self.read_request(Request::GetAttr { ino }).await?)
+        Ok(self.getattr_leased(ino).await?.value)
+    }
+
+    /// As [`Client::lookup`], of a name that may be absent. The lease is of the directory, and of
+    /// the inode that is found.
+    pub async fn lookup_leased(
+        &self,
+        parent: Ino,
+        name: &Name,
+    ) -> Result<Leased<Option<Attr>>, FsError> {
+        let lease = self.shared.leases.requested();
+        match self.read_request(Request::Lookup { parent, name: name.clone() }).await {
+            Ok(Reply::LeasedAttr(attr)) => Ok(self.granted(Some(*attr), lease)),
+            Ok(Reply::LeasedAbsent) => Ok(self.granted(None, lease)),
+            Ok(reply) => Ok(Leased { value: Some(attr(reply)?), lease: Lease::default() }),
+            Err(FsError::NotFound) => Ok(Leased { value: None, lease: Lease::default() }),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub async fn getattr_leased(&self, ino: Ino) -> Result<Leased<Attr>, FsError> {
+        let lease = self.shared.leases.requested();
+        match self.read_request(Request::GetAttr { ino }).await? {
+            Reply::LeasedAttr(attr) => Ok(self.granted(*attr, lease)),
+            reply => Ok(Leased { value: attr(reply)?, lease: Lease::default() }),
+        }
+    }
+
+    fn granted<T>(&self, value: T, lease: Lease) -> Leased<T> {
+        self.shared.leases.granted();
+        Leased { value, lease }
     }
 
     pub async fn readlink(&self, ino: Ino) -> Result<Bytes, FsError> {

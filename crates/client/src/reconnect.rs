@@ -6,6 +6,7 @@ use crate::call::Failure;
 use crate::client::{AttachError, Attachment, ClientPorts, Identity, Options, Shared};
 use crate::handover::Served;
 use crate::journal::Operation;
+use crate::leases::{NAME_TERM, Recall};
 use crate::link::{Link, LinkEvent};
 use crate::mutate::Unanswered;
 use crate::references::answer_reference_queries;
@@ -56,6 +57,11 @@ pub(crate) async fn first_attach(
 /// A session's term, but never so short that the client would do nothing but renew it.
 pub(crate) fn term(attached: &Attached) -> Duration {
     Duration::from_millis(u64::from(attached.session_term_ms)).max(SHORTEST_TERM)
+}
+
+/// Zero if the node grants no leases.
+pub(crate) fn lease_term(attached: &Attached) -> Duration {
+    Duration::from_millis(attached.lease_term_ms.into())
 }
 
 pub(crate) fn cache_term(attached: &Attached) -> Option<Duration> {
@@ -134,8 +140,12 @@ pub(crate) fn start(shared: &Rc<Shared>) {
     spawn_until_ended(shared, keep(shared.clone()));
     spawn_until_ended(shared, drop_caches(shared.clone(), shared.is_taking_up()));
     spawn_until_ended(shared, answer_reference_queries(shared.clone()));
+    if shared.others() {
+        spawn_until_ended(shared, return_leases(shared.clone(), shared.is_taking_up()));
+    }
     if !shared.link.is_local() {
         spawn_until_ended(shared, watch_term(shared.clone()));
+        spawn_until_ended(shared, watch_lease_term(shared.clone()));
     }
 }
 
@@ -152,7 +162,7 @@ async fn keep(shared: Rc<Shared>) {
     while !shared.has_ended() {
         match shared.attachment() {
             Some(attachment) => {
-                let due = (shared.last_ack_at.get() + shared.term.get() / 3)
+                let due = (shared.last_ack_at.get() + renewal_interval(&shared))
                     .saturating_sub(shared.ports.clock.monotonic());
                 if let Either::Left(_) =
                     select(shared.ports.clock.sleep(due), pin!(shared.interrupted())).await
@@ -162,6 +172,13 @@ async fn keep(shared: Rc<Shared>) {
             }
             None => attach_again(&shared).await,
         }
+    }
+}
+
+fn renewal_interval(shared: &Shared) -> Duration {
+    match shared.leases.term() {
+        lease_term if lease_term.is_zero() || shared.link.is_local() => shared.term.get() / 3,
+        lease_term => shared.term.get().min(lease_term) / 3,
     }
 }
 
@@ -235,7 +252,8 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
     shared.identity.set(now);
     shared.term.set(term(&attached));
     shared.cache_term.set(cache_term(&attached));
-    shared.hears_of_node(sent);
+    shared.leases.set_term(lease_term(&attached));
+    end_leases(shared);
 
     let mut doubtful = Vec::new();
     if now.incarnation != before.incarnation {
@@ -269,6 +287,7 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         shared.open_table.undeclare();
     }
     shared.caching.attached(attached.sole);
+    shared.hears_of_node(sent);
     tracing::info!(
         session = attached.session.0,
         fresh,
@@ -484,7 +503,14 @@ async fn listen(shared: Rc<Shared>) {
                     shared.journal.durable(durable);
                 }
             }
-            LinkEvent::Notice(Notice::DropCaches) => shared.caching.share(),
+            LinkEvent::Notice(Notice::DropCaches) => {
+                shared.caching.share();
+                // Other terms count from here on.
+                shared.hears_of_node(shared.last_ack_at.get());
+            }
+            LinkEvent::Notice(Notice::Recall { recall, inos, names }) => {
+                shared.leases.recall(recall, Recall::Some { inos, names });
+            }
             LinkEvent::Notice(Notice::Invalidate { ino }) => shared.caching.invalidate(ino),
             LinkEvent::Notice(Notice::Relinked { dir, name }) => shared.caching.relinked(dir, name),
             LinkEvent::Notice(Notice::Lock { wait }) => shared.lock_news(wait),
@@ -536,6 +562,59 @@ async fn drop_caches(shared: Rc<Shared>, of_before: bool) {
     }
 }
 
+/// Has the user drop what the node recalls, and return it. Not by the task that drops other caches:
+/// those wait for requests of the user, and such a request can wait for a recall.
+async fn return_leases(shared: Rc<Shared>, of_before: bool) {
+    if of_before {
+        // The user has caches, even if no handler that can drop them is registered yet.
+        shared.leases.handled().await;
+    }
+    loop {
+        let (recall, what) = shared.leases.next().await;
+        if let Some(handler) = shared.leases.handler().filter(|_| !Planted::ReturnedEarly.is_on()) {
+            handler(what).await;
+        }
+        if recall.is_none() {
+            let names_until = shared.leases.names_until();
+            let left = names_until.saturating_sub(shared.ports.clock.monotonic());
+            shared.ports.clock.sleep(left).await;
+        }
+        let patience = Some(within_term(&shared));
+        let returned = |session| Request::LeasesReturned { session, recall };
+        match shared.ask_patiently(patience, returned).await {
+            Ok(_) if recall.is_none() => shared.leases.all_returned(),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the node does not take leases back");
+                shared.ports.clock.sleep(RETURN_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Ends leases of another attachment, or of an earlier process: names may be cached under them.
+pub(crate) fn end_leases(shared: &Shared) {
+    shared.leases.end_before(shared.ports.clock.monotonic() + NAME_TERM * 11 / 10);
+}
+
+/// Gives up leases when the node has not answered for the lease term: it takes them back then.
+async fn watch_lease_term(shared: Rc<Shared>) {
+    loop {
+        let left = leased_until(&shared).saturating_sub(shared.ports.clock.monotonic());
+        if left.is_zero() && !Planted::LeaseOutlivesTerm.is_on() {
+            shared.leases.expire();
+        }
+        let pause = shared.leases.term().max(SHORTEST_TERM) / DRIFT;
+        shared.ports.clock.sleep(if left.is_zero() { pause } else { left }).await;
+    }
+}
+
+/// The time until which the node takes no lease of this client for ended.
+pub(crate) fn leased_until(shared: &Shared) -> Duration {
+    let term = shared.leases.term();
+    shared.last_ack_at.get() + (term - term / DRIFT)
+}
+
 /// Gives up caching when the node has not answered for the session's term: it may admit other
 /// clients after that.
 async fn watch_term(shared: Rc<Shared>) {
@@ -567,6 +646,9 @@ fn attach_request(
         cluster: cluster.or(options.cluster),
     }
 }
+
+/// Pause after leases could not be returned.
+const RETURN_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a resumed client keeps caches, so that inherited requests can be answered before the
 /// drop.

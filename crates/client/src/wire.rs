@@ -99,14 +99,7 @@ impl WireLink {
         }
         let wire = self.wire()?;
         // Requests that keep the session never wait for reads and writes.
-        let keeps_session = matches!(
-            request,
-            Request::Attach { .. }
-                | Request::Renew { .. }
-                | Request::CachesDropped { .. }
-                | Request::Detach { .. }
-        );
-        let _turn = if keeps_session { None } else { self.turns.acquire().await };
+        let _turn = if request.keeps_session() { None } else { self.turns.acquire().await };
         let id = RequestId(self.next_id.replace(self.next_id.get() + 1));
         let frame = rpc::encode_request(id, &request).map_err(|error| {
             tracing::warn!(%error, "a request cannot be sent");

@@ -75,6 +75,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Between the end of a process's descriptors and its own.
 const LAST_BREATH: Duration = Duration::from_millis(1);
 
+/// How soon a fenced mount that is served is looked at again.
+const NEXT_LOOK: Duration = Duration::from_secs(1);
+
 /// How long to wait for that. After it only a thread is left of the process, inside the kernel,
 /// which waits for the successor.
 const LAST_BREATHS: Duration = Duration::from_millis(200);
@@ -245,7 +248,7 @@ struct Supervisor {
     /// The kernel's connection, as long as the mount needs a daemon.
     device: Option<OwnedFd>,
     /// The end of the caching term for which the kernel's caches were dropped last.
-    fenced: Option<Duration>,
+    fenced: Option<(Duration, bool)>,
     /// Threads that drop the caches. They wait for pages that are being read while nobody serves.
     dropping: Vec<JoinHandle<()>>,
     /// Daemons that have died but for a thread which waits for the same inside the kernel.
@@ -283,33 +286,42 @@ struct DaemonRun {
 
 impl Supervisor {
     /// While nobody serves the mount: makes the kernel drop its caches once other mounts may change
-    /// the volume. Returns for how long they still may not.
-    fn fence(&mut self) -> Option<Duration> {
+    /// the volume. While a daemon serves it, and may be stopped, the attributes that it has under
+    /// leases; names end by themselves. Returns when to look again.
+    fn fence(&mut self, is_served: bool) -> Option<Duration> {
         let (Some(device), Some(sure_until)) =
             (&self.device, HandoverState::sure_until_in(&self.words))
         else {
             return None;
         };
         let left = sure_until.saturating_sub(OsClock.monotonic());
-        if !left.is_zero() || self.fenced == Some(sure_until) {
-            return Some(left).filter(|left| !left.is_zero());
+        if !left.is_zero() {
+            return Some(left);
         }
-        self.fenced = Some(sure_until);
+        let next = is_served.then_some(NEXT_LOOK);
+        if self.fenced == Some((sure_until, is_served)) {
+            return next;
+        }
+        self.fenced = Some((sure_until, is_served));
         tracing::warn!(
             "the node has not heard of the mount for too long: what the kernel has cached of it is \
              dropped"
         );
         let inodes = HandoverState::inodes_in(&self.words);
         let dropping = device.try_clone().and_then(|device| {
-            std::thread::Builder::new()
-                .name("ebb-fence".into())
-                .spawn(move || ebb_fuse::drop_everything(&device, &inodes))
+            std::thread::Builder::new().name("ebb-fence".into()).spawn(move || match is_served {
+                true => ebb_fuse::drop_attributes(&device, &inodes),
+                false => ebb_fuse::drop_everything(&device, &inodes),
+            })
         });
         match dropping {
-            Ok(dropping) => self.dropping.push(dropping),
+            Ok(dropping) => {
+                self.dropping.retain(|dropping| !dropping.is_finished());
+                self.dropping.push(dropping);
+            }
             Err(error) => tracing::error!(%error, "the kernel keeps what it should drop"),
         }
-        None
+        next
     }
 
     fn is_over(&self, run: &DaemonRun) -> bool {
@@ -321,7 +333,7 @@ impl Supervisor {
 
     fn live(&mut self, report: Option<RawFd>) -> io::Result<DaemonRun> {
         // Perhaps no daemon can be started.
-        self.fence();
+        self.fence(false);
         let started = UnixStream::pair()
             .and_then(|(words, theirs)| Ok((words, self.start(&theirs, report)?)));
         let (words, mut daemon) = match started {
@@ -345,7 +357,7 @@ impl Supervisor {
         let (mut heard, mut upgraded) = (ReceivedEvents::default(), false);
         let mut silent: Option<Instant> = None;
         let status = loop {
-            let timeout = if heard.serves { None } else { self.fence() };
+            let timeout = self.fence(heard.serves);
             let gone_silent = wait(&[self.signals.fd.as_raw_fd(), words.as_raw_fd()], timeout)?;
             // Events that it reported before it ended come first.
             self.hear(&words, &daemon, &mut heard)?;

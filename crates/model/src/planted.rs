@@ -71,6 +71,18 @@ planted! {
         AclNotInherited,
     }
     Node {
+        /// A lease is granted of an inode that is about to change.
+        IntentIgnored,
+        /// A mutation does not wait until leases are returned.
+        RecallNotAwaited,
+        /// What a client has written under its own lease is shown while its caches are older.
+        WrittenShown,
+        /// Names are left in caches when they are recalled.
+        NamesNotRecalled,
+        /// A name that its client renames stays in its cache without a lease.
+        MovedNameForgotten,
+        /// After a restart leases of the earlier run are unknown.
+        LeasesForgotten,
         /// An fsync is answered that forced nothing.
         SkippedFsync,
         /// A change is answered before its record of the log is written, which is only when the
@@ -162,6 +174,12 @@ planted! {
         SlotReused,
         /// What is to be dropped from caches stays.
         CachesKept,
+        /// Leases are returned before caches have dropped what is recalled.
+        ReturnedEarly,
+        /// An answer that a recall has overtaken is cached.
+        OvertakenCached,
+        /// Leases do not end by themselves.
+        LeaseOutlivesTerm,
         /// An error that a later sync must report is forgotten.
         BlameForgotten,
         /// The successor of a process asks for a change under a new id.

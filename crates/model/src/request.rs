@@ -151,6 +151,12 @@ pub enum Request {
     ResumeSession {
         session: SessionId,
     },
+    /// Gives leases back, after the client has dropped what it has cached under them: those of one
+    /// [`Notice::Recall`], or with `None` all.
+    LeasesReturned {
+        session: SessionId,
+        recall: Option<u64>,
+    },
 }
 
 impl Request {
@@ -162,6 +168,7 @@ impl Request {
             | Request::ResumeSession { session }
             | Request::OpensDeclared { session }
             | Request::CachesDropped { session }
+            | Request::LeasesReturned { session, .. }
             | Request::ReferenceQueryReply { session, .. }
             | Request::Open { session, .. }
             | Request::Close { session, .. }
@@ -185,6 +192,7 @@ impl Request {
             Request::ResumeSession { .. } => "resume-session",
             Request::OpensDeclared { .. } => "opens-declared",
             Request::CachesDropped { .. } => "caches-dropped",
+            Request::LeasesReturned { .. } => "leases-returned",
             Request::ReferenceQueryReply { .. } => "reference-query-reply",
             Request::Lookup { .. } => "lookup",
             Request::GetAttr { .. } => "get-attr",
@@ -207,6 +215,18 @@ impl Request {
             Request::TestLock { .. } => "test-lock",
             Request::Reclaim { .. } => "reclaim",
         }
+    }
+
+    /// Whether it keeps the session or its leases: it waits for no other request.
+    pub fn keeps_session(&self) -> bool {
+        matches!(
+            self,
+            Request::Attach { .. }
+                | Request::Renew { .. }
+                | Request::CachesDropped { .. }
+                | Request::LeasesReturned { .. }
+                | Request::Detach { .. }
+        )
     }
 
     /// The inode that the request concerns, or the directory of its names.
@@ -236,6 +256,7 @@ impl Request {
             | Request::ResumeSession { .. }
             | Request::OpensDeclared { .. }
             | Request::CachesDropped { .. }
+            | Request::LeasesReturned { .. }
             | Request::ReferenceQueryReply { .. }
             | Request::SyncFs { .. }
             | Request::Admin(_)
@@ -425,6 +446,21 @@ impl ClientMutation {
         first.into_iter().chain(second)
     }
 
+    /// The names that it changes.
+    pub fn changed_names(&self) -> impl Iterator<Item = (Ino, &Name)> {
+        let (first, second) = match self {
+            ClientMutation::Make { parent, name, .. }
+            | ClientMutation::Link { parent, name, .. }
+            | ClientMutation::Unlink { parent, name }
+            | ClientMutation::Rmdir { parent, name } => (Some((*parent, name)), None),
+            ClientMutation::Rename { from, name, to, new_name, .. } => {
+                (Some((*from, name)), Some((*to, new_name)))
+            }
+            _ => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
     /// File data in the mutation.
     pub fn data(&self) -> Option<&Bytes> {
         match self {
@@ -503,6 +539,20 @@ pub enum Reply {
         /// Whether a client on the node's machine can get a passthrough grant for the file.
         passthrough: bool,
     },
+    /// As [`Reply::Attr`], with leases of the attributes and of the name that was looked up.
+    LeasedAttr(#[serde(with = "shown::attr")] Box<Attr>),
+    /// There is no such name. With a lease of that.
+    LeasedAbsent,
+}
+
+impl Reply {
+    /// The attributes of a query's reply.
+    pub fn attr(&self) -> Option<&Attr> {
+        match self {
+            Reply::Attr(attr) | Reply::LeasedAttr(attr) => Some(attr),
+            _ => None,
+        }
+    }
 }
 
 /// A session and its terms.
@@ -530,6 +580,8 @@ pub struct Attached {
     pub cache_term_ms: u32,
     pub read_only: bool,
     pub session_term_ms: u32,
+    /// Leases end this long after the node has last heard of the client; 0: it grants none.
+    pub lease_term_ms: u32,
 }
 
 /// The reply to a mutation.
@@ -572,6 +624,9 @@ pub enum Notice {
     ReferenceQuery { query: u64, inos: Vec<Ino> },
     /// The name refers to another inode or to none, without a change by a client; drop its cache.
     Relinked { dir: Ino, name: Name },
+    /// Another client is about to change the attributes of these inodes, and these names. Drop them
+    /// from caches, and reply with [`Request::LeasesReturned`]. The change waits for it.
+    Recall { recall: u64, inos: Vec<Ino>, names: Vec<(Ino, Name)> },
 }
 
 /// Requests of `ebb status` and the other administrative commands.
@@ -802,6 +857,10 @@ pub struct SessionStatus {
     pub session: SessionId,
     pub client: String,
     pub open_files: u64,
+    /// Leases of names and attributes.
+    pub leases: u64,
+    /// Recalls of leases that the client has not answered.
+    pub recalls: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -41,6 +41,7 @@ use admin::troubles::Subject;
 use buckets::Buckets;
 use clients::attachments::Attachments;
 use clients::barrier::UnforcedWriters;
+use clients::leases::Leases;
 use data::Data;
 use ebb_core::extent::{Effect, Unforced};
 use ebb_core::locks::LockTable;
@@ -77,6 +78,7 @@ pub struct Node {
     replica: Replica,
     store: Store,
     attachments: Attachments,
+    leases: Leases,
     /// Locks that clients have taken, in this run.
     locks: RefCell<LockTable>,
     names: Names,
@@ -165,6 +167,9 @@ impl Node {
         let makes_holes =
             applied.effects.iter().any(|effect| matches!(effect, Effect::Punch { .. }));
         let _pending = makes_holes.then(|| self.data.begin_holes());
+        if author.is_none() {
+            self.recall_changed(&applied.touched, &applied.names);
+        }
         for ino in applied.touched {
             self.attachments.notify_others(author, &Notice::Invalidate { ino });
         }

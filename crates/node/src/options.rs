@@ -31,6 +31,8 @@ pub struct Options {
     pub head_term: Duration,
     /// How long a client may be silent.
     pub session_term: Duration,
+    /// How long a silent client keeps its leases.
+    pub lease_term: Duration,
     /// Acknowledged operations are forced at the latest after this time.
     pub commit_interval: Duration,
     /// Force before every answer (O-69).
@@ -107,6 +109,7 @@ impl Default for Options {
             rearrange: false,
             head_term: Duration::from_secs(30),
             session_term: Duration::from_secs(60),
+            lease_term: Duration::from_secs(2),
             commit_interval: Duration::from_secs(1),
             ack_durable: false,
             flush_interval: Duration::from_secs(5),

@@ -4,10 +4,11 @@
 //! freeze and are cut off until their sessions expire, and the node's machine keeps its power.
 
 use super::embedded::{Home, Story};
+use super::kernel_cache::KernelCache;
 use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
 use super::rig::{attach_wire, limit_inodes, open_on, serve, walk};
-use super::workload::{Known, Worker, ask};
+use super::workload::{Known, Worker};
 use crate::oracle::{ClientId, Event, History, Identity};
 use crate::{FaultPlan, Process, Rate, Rng, World};
 use ebb_client::Client;
@@ -168,9 +169,11 @@ impl Detached<'_> {
     }
 
     fn begin_work(&self, attached: &Attached) {
+        let rng = self.world.rng(&format!("{} kernel", attached.process.name()));
+        let cache = KernelCache::new(&attached.process, &attached.client, rng);
         for worker in 0..self.plan.workers {
             let worker = Worker {
-                ask: ask(&attached.client),
+                ask: cache.ask(),
                 id: attached.id,
                 history: self.history.clone(),
                 known: self.known.clone(),

@@ -3,6 +3,7 @@
 
 mod detached;
 mod embedded;
+mod kernel_cache;
 mod outsiders;
 mod plan;
 mod report;
@@ -13,6 +14,7 @@ mod workload;
 
 use ebb_model::{Planted, planted_during};
 
+pub use kernel_cache::KernelCache;
 pub use report::{Broken, Report};
 pub use succession::{
     Amnesia, Fates, nameless, run as run_succession, run_elsewhere as run_succession_elsewhere,

@@ -3,6 +3,7 @@
 mod attaching;
 mod barrier;
 mod failing;
+mod leases;
 mod power;
 mod sharing;
 

@@ -4,6 +4,7 @@ mod attach;
 mod bounds;
 mod caching;
 mod exactly_once;
+mod leases;
 mod locks;
 mod node;
 mod open_table;

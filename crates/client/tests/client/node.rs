@@ -61,6 +61,8 @@ pub struct Node {
     /// Sessions from before the restart that may reclaim locks.
     awaited: RefCell<BTreeSet<SessionId>>,
     pub sole: Cell<bool>,
+    /// With a term the node grants leases with all attributes.
+    pub lease_term_ms: Cell<u32>,
     pub incarnation: Cell<u64>,
     /// The node lives in the process of its client.
     pub local: Cell<bool>,
@@ -105,6 +107,7 @@ impl Node {
             locks: RefCell::default(),
             awaited: RefCell::default(),
             sole: Cell::new(true),
+            lease_term_ms: Cell::new(0),
             incarnation: Cell::new(1),
             local: Cell::new(false),
             seen: RefCell::default(),
@@ -247,9 +250,11 @@ impl Node {
                     read_only,
                     cache_term_ms: 0,
                     session_term_ms: TERM.as_millis() as u32,
+                    lease_term_ms: self.lease_term_ms.get(),
                 }))
             }
-            Request::CachesDropped { session }
+            Request::LeasesReturned { session, .. }
+            | Request::CachesDropped { session }
             | Request::ReferenceQueryReply { session, .. }
             | Request::Detach { session } => known(session).map(|()| Reply::Done),
             Request::Renew { session } => {
@@ -316,6 +321,9 @@ impl Node {
                 }
                 self.locks.borrow_mut().reclaim(session, ino, owner, pid, &locks)?;
                 Ok(Reply::Done)
+            }
+            Request::GetAttr { ino } if self.lease_term_ms.get() > 0 => {
+                Ok(Reply::LeasedAttr(Box::new(attr(ino))))
             }
             Request::GetAttr { ino } => Ok(Reply::Attr(Box::new(attr(ino)))),
             Request::Read { offset, len_bytes, .. } => {
@@ -537,6 +545,7 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Detach { .. } => "detach",
         Request::Renew { .. } => "renew",
         Request::CachesDropped { .. } => "caches-dropped",
+        Request::LeasesReturned { .. } => "leases-returned",
         Request::Open { .. } => "open",
         Request::Close { .. } => "close",
         Request::Mutate(mutate) if mutate.replay.is_some() => "replay",

@@ -35,7 +35,7 @@ fn reference_query_waits_for_replies_in_transit() {
     let client = node.attach();
     let held = Rc::new(RefCell::new(BTreeSet::new()));
     let holds = held.clone();
-    client.on_recall(move |inos| {
+    client.on_reference_query(move |inos| {
         let held = inos.into_iter().filter(|ino| holds.borrow().contains(ino)).collect();
         Box::pin(async move { held })
     });
@@ -66,7 +66,7 @@ fn reference_query_without_answer_counts_as_holding_all() {
     world.pass(Duration::from_millis(100));
     assert_eq!(answers(&node), [(1, vec![Ino(3), Ino(4)])]);
 
-    client.on_recall(|_| Box::pin(async { Vec::new() }));
+    client.on_reference_query(|_| Box::pin(async { Vec::new() }));
     node.latency_ms.set(60_000);
     let asked = client.clone();
     let _found = world.start(async move { asked.getattr(Ino(3)).await.map(drop) });

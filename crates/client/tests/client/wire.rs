@@ -432,6 +432,7 @@ fn answer(request: Request, fresh: bool) -> Reply {
             read_only: false,
             cache_term_ms: 0,
             session_term_ms: TERM.as_millis() as u32,
+            lease_term_ms: 0,
         }),
         Request::SyncFs { .. } => Reply::Forced { durable: LogIndex(0) },
         _ => Reply::Done,

@@ -26,6 +26,7 @@ mod holes;
 mod ids;
 mod joining;
 mod kernel;
+mod leases;
 mod lock_ends;
 mod lock_views;
 mod locks;

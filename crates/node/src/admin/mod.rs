@@ -101,10 +101,15 @@ impl Node {
     fn status(&self) -> Status {
         let state = self.replica.view();
         let dirt = state.backing().dirt();
-        let sessions = state.sessions().iter().map(|(session, known)| SessionStatus {
-            session,
-            client: known.client.clone(),
-            open_files: self.attachments.open_files(session),
+        let sessions = state.sessions().iter().map(|(session, known)| {
+            let (leases, recalls) = self.leases.held_by(session);
+            SessionStatus {
+                session,
+                client: known.client.clone(),
+                open_files: self.attachments.open_files(session),
+                leases,
+                recalls,
+            }
         });
         Status {
             volume: self.options.volume.clone(),

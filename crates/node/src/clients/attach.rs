@@ -85,6 +85,7 @@ impl Node {
             cache_term_ms: self.revalidates().map_or(0, |half| millis(half).max(1)),
             read_only: read_only || self.read_only(),
             session_term_ms: millis(self.options.session_term),
+            lease_term_ms: if self.options.embedded { 0 } else { millis(self.options.lease_term) },
         }))
     }
 
@@ -161,6 +162,7 @@ impl Node {
             self.force_log().await?;
         }
         self.attachments.remove(session);
+        self.leases.remove(session);
         self.free_locks(session);
         Ok(())
     }
@@ -169,11 +171,18 @@ impl Node {
     /// term.
     pub(crate) async fn expire_sessions(&self) {
         let now = self.ports.clock.monotonic();
-        for session in self.attachments.expired(now, self.options.session_term) {
+        let term = self.options.session_term;
+        let mut expired = self.attachments.expired(now, term);
+        let overdue = self.leases.overdue(now, term);
+        if !overdue.is_empty() {
+            self.leases.abandoned_until(now + self.options.lease_term);
+        }
+        expired.extend(overdue);
+        for session in expired {
             tracing::warn!(
                 session = session.0,
-                "a client has been silent, or has not given up caching, for its whole term: its \
-                 session ends"
+                "a client has been silent, or has not given up what it caches, for its whole term: \
+                 its session ends"
             );
             match self.close_session(session).await {
                 // One of its operations is half done: the session ends after it.

@@ -4,7 +4,7 @@
 use ebb_model::{Ino, LogIndex, Name, Notice, Planted, SessionId};
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 #[derive(Default)]
@@ -24,6 +24,7 @@ pub struct Attachments {
     reads: RefCell<BTreeMap<u64, Duration>>,
     began_reads: Cell<u64>,
     connections: Cell<u64>,
+    in_process: Cell<Option<SessionId>>,
 }
 
 /// A connection over which clients attach.
@@ -53,11 +54,13 @@ struct Attachment {
     untold: BTreeSet<Ino>,
 }
 
-/// Notices that wait for delivery, each once. Their number is bounded by the inodes, names and
-/// awaited locks.
+/// Notices that wait for delivery, each once. Their number is bounded by the inodes, names, leases
+/// and awaited locks.
 #[derive(Default)]
 struct Mailbox {
     share: bool,
+    /// Recalls of leases, oldest first.
+    recalls: VecDeque<Notice>,
     invalid: BTreeSet<Ino>,
     relinked: BTreeSet<(Ino, Name)>,
     /// Lock requests whose waits have ended.
@@ -72,6 +75,7 @@ impl Mailbox {
     fn put(&mut self, notice: Notice) {
         match notice {
             Notice::DropCaches => self.share = true,
+            Notice::Recall { .. } => self.recalls.push_back(notice),
             Notice::Invalidate { ino } => drop(self.invalid.insert(ino)),
             Notice::Relinked { dir, name } => drop(self.relinked.insert((dir, name))),
             Notice::Durable { durable } => self.durable = self.durable.max(Some(durable)),
@@ -84,6 +88,9 @@ impl Mailbox {
     fn take(&mut self) -> Option<Notice> {
         if std::mem::take(&mut self.share) {
             return Some(Notice::DropCaches);
+        }
+        if let Some(recall) = self.recalls.pop_front() {
+            return Some(recall);
         }
         if let Some(ino) = self.invalid.pop_first() {
             return Some(Notice::Invalidate { ino });
@@ -346,6 +353,27 @@ impl Attachments {
         if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
             attachment.renewed = attachment.renewed.max(now);
         }
+    }
+
+    /// Nothing has come from the client for longer than this. One in the node's process is never
+    /// silent.
+    pub fn is_silent(&self, session: SessionId, now: Duration, term: Duration) -> bool {
+        self.in_process.get() != Some(session)
+            && self
+                .table
+                .borrow()
+                .get(&session)
+                .is_some_and(|attachment| now.saturating_sub(attachment.renewed) > term)
+    }
+
+    /// The session is that of the client in the node's process.
+    pub fn is_in_process(&self, session: SessionId) {
+        self.in_process.set(Some(session));
+    }
+
+    /// The session of the client in the node's process.
+    pub fn in_process(&self) -> Option<SessionId> {
+        self.in_process.get().filter(|session| self.contains(*session))
     }
 
     pub fn read_only(&self, session: SessionId) -> bool {

@@ -30,6 +30,8 @@ pub(crate) struct Shown {
     pub subject: Ino,
     /// Also bytes of the file.
     pub bytes: bool,
+    /// A name that was looked up in the directory.
+    pub name: Option<Name>,
 }
 
 impl Shown {
@@ -47,7 +49,11 @@ impl Shown {
             Request::Read { ino, .. } => (ino, true),
             _ => return None,
         };
-        Some(Shown { subject, bytes })
+        let name = match request {
+            Request::Lookup { name, .. } => Some(name.clone()),
+            _ => None,
+        };
+        Some(Shown { subject, bytes, name })
     }
 
     /// The objects that the answer shows. A command that gives a name to an inode changes the inode
@@ -55,7 +61,7 @@ impl Shown {
     fn objects(&self, answer: &Result<Reply, RpcError>) -> Vec<Ino> {
         let children: Vec<Ino> = match answer {
             _ if Planted::BarrierForgetsChildren.is_on() => Vec::new(),
-            Ok(Reply::Attr(attr)) => return vec![attr.ino],
+            Ok(Reply::Attr(attr) | Reply::LeasedAttr(attr)) => return vec![attr.ino],
             Ok(Reply::Directory { entries, .. }) => {
                 entries.iter().map(|(entry, _)| entry.ino).collect()
             }
@@ -125,7 +131,7 @@ impl Node {
             }
             return Ok(());
         }
-        if let Some(Shown { subject, bytes: true }) = shown
+        if let Some(Shown { subject, bytes: true, .. }) = shown
             && answer.is_ok()
             && self.force_bytes_of_others(subject, self.attachments.session_of(connection)).await?
         {

@@ -7,6 +7,8 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::clients::barrier::Origin;
+use crate::clients::leases::InWay;
+use crate::clients::recall::Touched;
 use crate::data::fetch::MAX_ATTEMPTS;
 use crate::replica::{Proposal, refusal};
 use bytes::Bytes;
@@ -27,6 +29,12 @@ impl Node {
         mutate: Box<Mutate>,
     ) -> Result<Reply, RpcError> {
         let Mutate { tx, ref mutation, replay, .. } = *mutate;
+        // Before it is under way: a successor of its client waits for those.
+        let life = self.attachments.lives(tx.session);
+        let intent = self.recall(tx.session, &Touched::by(mutation), in_way(replay)).await;
+        if self.attachments.lives(tx.session) != life {
+            return Err(RpcError::Retry);
+        }
         // The mutation may be applied while its effects are unfinished, or not forced yet.
         if self.under_way.borrow().contains_key(&tx) {
             return Err(RpcError::Retry);
@@ -86,6 +94,7 @@ impl Node {
         self.under_way.borrow_mut().insert(tx, must_force);
         let rewrites = mutation.rewrites();
         let answer = self.execute(*mutate, must_force).await;
+        drop(intent);
         let forced = match &answer {
             Ok(_) => self.commit_mutation(origin, tx.session, must_force).await,
             Err(_) => Ok(()),
@@ -146,6 +155,7 @@ impl Node {
             caller,
             replay,
             must_force,
+            touched: Touched::by(&mutation),
             looked_up: RefCell::default(),
             looked_up_in_trash: RefCell::default(),
         };
@@ -582,6 +592,8 @@ impl Node {
         choose: impl FnOnce(&State) -> Mutation,
     ) -> Result<Mutated, RpcError> {
         let time = self.ports.clock.wall();
+        // Until it is applied.
+        let mut intent = None;
         let (_, applied) = self
             .replica
             .propose(|state| {
@@ -602,6 +614,8 @@ impl Node {
                 {
                     return Err(RpcError::Retry);
                 }
+                let (author, way) = (context.tx.session, in_way(context.replay));
+                intent = self.expect_recalled(author, &context.touched, way, state)?;
                 let (tx, caller, repeated) =
                     (context.tx, context.caller.clone(), context.replay.is_some());
                 let made = mutation.replay(stamp).ino;
@@ -619,6 +633,7 @@ impl Node {
                 Ok(Proposal::of_both(staged, command))
             })
             .await?;
+        self.wrote(context.tx.session, &context.touched, intent);
         let answer = applied.answer.clone().expect("a client's command has an answer");
         self.perform_effects(applied, Some(context.tx.session)).await?;
         answer
@@ -744,12 +759,18 @@ pub(crate) enum Written {
 }
 
 /// The client of a mutation, and the values chosen for it at an earlier attempt, if there were any.
+/// A mutation that is repeated waits for no client that has yet to come back, which may wait for it.
+fn in_way(replay: Option<Replay>) -> InWay {
+    if replay.is_some() { InWay::Granted } else { InWay::Any }
+}
+
 pub(crate) struct MutationContext {
     pub tx: TxId,
     pub caller: Caller,
     pub replay: Option<Replay>,
     /// The bytes are forced before the mutation is logged.
     pub must_force: bool,
+    pub touched: Touched,
     /// Names that were looked up for it: the entries, and the knowledge of missing ones, may have
     /// been evicted since.
     pub looked_up: RefCell<Vec<LookedUp>>,

@@ -64,7 +64,11 @@ impl Node {
                 return Err(RpcError::Retry);
             }
         }
-        let answer = self.reply(origin, request).await.map_err(|error| self.unless_failed(error));
+        let answer = match &shown {
+            Some(shown) => self.show(origin, shown, request).await,
+            None => self.reply(origin, request).await,
+        };
+        let answer = answer.map_err(|error| self.unless_failed(error));
         if answer.as_ref().is_ok_and(|reply| !self.names.may_tell(reply)) {
             return Err(RpcError::Retry);
         }
@@ -73,6 +77,21 @@ impl Node {
             committed.map_err(|error| self.unless_failed(error))?;
         }
         answer
+    }
+
+    /// Answers a request that asks for state.
+    async fn show(
+        self: &Rc<Self>,
+        origin: Origin,
+        shown: &Shown,
+        request: Request,
+    ) -> Result<Reply, RpcError> {
+        loop {
+            let answer = self.reply(origin, request.clone()).await;
+            if !self.may_wait_for_writers() || !self.recall_written(origin, shown, &answer).await {
+                return self.with_leases(origin, shown, answer);
+            }
+        }
     }
 
     /// A node with a failed disk no longer knows its state. Clients on other machines ask again
@@ -85,7 +104,12 @@ impl Node {
     async fn reply(self: &Rc<Self>, origin: Origin, request: Request) -> Result<Reply, RpcError> {
         match request {
             Request::Attach { volume, client, previous, read_only, cluster } => {
-                Box::pin(self.attach(volume, client, previous, read_only, cluster)).await
+                let attached =
+                    Box::pin(self.attach(volume, client, previous, read_only, cluster)).await?;
+                if let (Origin::Process, Reply::Attached(attached)) = (origin, &attached) {
+                    self.attachments.is_in_process(attached.session);
+                }
+                Ok(attached)
             }
             Request::Detach { session } => Box::pin(self.detach(session)).await,
             Request::Renew { session } => {
@@ -103,6 +127,11 @@ impl Node {
             }
             Request::CachesDropped { session } => {
                 self.attachments.set_shares(session);
+                Ok(Reply::Done)
+            }
+
+            Request::LeasesReturned { session, recall } => {
+                self.leases.returned(session, recall);
                 Ok(Reply::Done)
             }
 

@@ -13,8 +13,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Requests of one connection that are worked on at one time; more wait unread in the
-/// transport, which slows their sender down.
+/// Requests of one connection that are worked on at one time, but for those that keep its session;
+/// more wait unread in the transport, which slows their sender down.
 const MAX_UNDER_WAY: usize = 256;
 
 /// Pause after a failed accept, so that running out of descriptors does not run hot.
@@ -76,10 +76,11 @@ impl Wire {
         while let Some(frame) = receiver.receive().await? {
             match rpc::decode(frame) {
                 Ok(Message::Request { id, request }) => {
-                    while self.under_way.get() >= MAX_UNDER_WAY {
+                    let counts = !request.keeps_session();
+                    while counts && self.under_way.get() >= MAX_UNDER_WAY {
                         self.node.ports.clock.sleep(Duration::from_millis(1)).await;
                     }
-                    self.under_way.set(self.under_way.get() + 1);
+                    self.under_way.set(self.under_way.get() + usize::from(counts));
                     let task = self.clone().answer(id, request);
                     self.node.ports.spawn.spawn(Box::pin(task));
                 }
@@ -99,6 +100,7 @@ impl Wire {
     }
 
     async fn answer(self: Rc<Self>, id: RequestId, request: Request) {
+        let counts = !request.keeps_session();
         let result = match request.session() {
             // Another client's session, or one that has attached anew over another connection.
             Some(session) if !self.node.attachments.speaks_for(self.id, session) => {
@@ -111,7 +113,7 @@ impl Wire {
                 self.node.handle_from(Origin::Connection(self.id), request).await
             }
         };
-        self.under_way.set(self.under_way.get() - 1);
+        self.under_way.set(self.under_way.get() - usize::from(counts));
         if let Ok(Reply::Attached(attached)) = &result {
             self.node.attachments.connect(attached.session, self.id);
             self.node.tell_again_of_locks(attached.session);

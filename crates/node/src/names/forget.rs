@@ -87,7 +87,7 @@ impl Forgetting {
         let mut query = self.query.borrow_mut();
         let Some(query) = &mut *query else { return true };
         let told: BTreeSet<Ino> = match reply {
-            Reply::Attr(attr) => BTreeSet::from([attr.ino]),
+            Reply::Attr(attr) | Reply::LeasedAttr(attr) => BTreeSet::from([attr.ino]),
             Reply::Directory { entries, .. } => entries.iter().map(|(_, attr)| attr.ino).collect(),
             _ => return true,
         };

@@ -19,6 +19,7 @@ use crate::buckets::members;
 use crate::buckets::rate_limit::RateLimits;
 use crate::buckets::side_by_side::Member;
 use crate::clients::barrier::UnforcedWriters;
+use crate::clients::leases::Leases;
 use crate::data::Data;
 use crate::flush::Flusher;
 use crate::identity::{self, IdentityError};
@@ -339,6 +340,7 @@ impl Node {
             data,
             buckets: crate::buckets::Buckets::new(bucket, members, head_lease),
             attachments: Default::default(),
+            leases: Leases::new(run.id),
             locks: Default::default(),
             readahead: Default::default(),
             names,
@@ -406,6 +408,7 @@ impl Node {
             self.commit(Command::SessionClose { session }).await?;
         }
         self.attachments.await_return(&awaited, now);
+        self.leases.are_unknown(&awaited, now);
         let held_by_nobody: Vec<(SessionId, Ino)> = {
             let state = self.replica.view();
             let is_over = |session: &SessionId| state.sessions().get(*session).is_none();

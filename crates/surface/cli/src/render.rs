@@ -94,6 +94,8 @@ pub fn json(reply: &AdminReply) -> Value {
                 "session": format!("{:016x}", session.session.0),
                 "client": session.client,
                 "open_files": session.open_files,
+                "leases": session.leases,
+                "recalls": session.recalls,
             })).collect::<Vec<_>>(),
             "inodes": status.inodes,
             "log_index": status.log_index.0,
@@ -302,9 +304,11 @@ fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Resul
     for session in &status.sessions {
         writeln!(
             out,
-            "client    {} ({} open files)",
+            "client    {} ({} open files, {} leases, {} being recalled)",
             shown_text(&session.client),
-            session.open_files
+            session.open_files,
+            session.leases,
+            session.recalls
         )?;
     }
     for trouble in &status.troubles {

@@ -50,7 +50,7 @@ pub use init::Negotiated;
 pub use interrupt::Interruption;
 pub use mount::{LeftMount, Mount, MountError, RemountError, cut_off};
 pub use mount_options::{Consistency, MountOptions, MountOptionsError};
-pub use notify::{Notification, Notifier, NotifyError, drop_everything};
+pub use notify::{Notification, Notifier, NotifyError, drop_attributes, drop_everything};
 pub use passing::{receive_with_fd, send_with_fd};
 pub use passthrough::{Passthrough, PassthroughId, Registered};
 pub use profile::ProfileUnderWay;

@@ -51,6 +51,9 @@ pub enum NotifyError {
     /// The kernel does not know this kind of notification.
     #[error("the kernel does not take this notification")]
     Unsupported,
+    /// The kernel does not know the inode or the name: there is nothing to drop.
+    #[error("the kernel does not know the inode of a notification")]
+    Unknown,
     #[error("the kernel refused a notification: {0}")]
     Refused(String),
 }
@@ -61,14 +64,17 @@ pub enum NotifyError {
 pub struct Notifier {
     inodes: mpsc::WeakSender<Job>,
     names: mpsc::WeakSender<Job>,
+    recalls: mpsc::WeakSender<Job>,
 }
 
 /// The threads that write them. A name waits for the lock of its directory. That lock may be held
 /// by a call which waits for the lock of a file in it (unlink(2)), and that one by a call whose
 /// answer waits for a notification of the file's inode: so those are written by another thread.
+/// Recalls of leases wait for no lock, and other mounts wait for them.
 pub(crate) struct Telling {
     inodes: Writer,
     names: Writer,
+    recalls: Writer,
 }
 
 /// A thread with a descriptor of the device. Once dropped that is closed.
@@ -107,11 +113,16 @@ impl Telling {
         Ok(Telling {
             inodes: Writer::start(device, "ebb-notify")?,
             names: Writer::start(device, "ebb-names")?,
+            recalls: Writer::start(device, "ebb-recalls")?,
         })
     }
 
     pub fn notifier(&self) -> Notifier {
-        Notifier { inodes: self.inodes.sender(), names: self.names.sender() }
+        Notifier {
+            inodes: self.inodes.sender(),
+            names: self.names.sender(),
+            recalls: self.recalls.sender(),
+        }
     }
 }
 
@@ -156,7 +167,7 @@ impl Writer {
 impl Drop for Telling {
     /// The connection can end only once its descriptors here are closed.
     fn drop(&mut self) {
-        let mut writers = [&mut self.inodes, &mut self.names];
+        let mut writers = [&mut self.inodes, &mut self.names, &mut self.recalls];
         writers.iter_mut().for_each(|writer| writer.end());
         let began = Instant::now();
         while !writers.iter().all(|writer| writer.thread.is_finished())
@@ -172,7 +183,14 @@ impl Notifier {
     /// drop. Never await this while a request of the same mount waits for you, unless that holds
     /// neither a page nor, for a name, its directory.
     pub async fn send(&self, notification: Notification) -> Result<(), NotifyError> {
-        self.queue(notification, None).await
+        let queue = self.queue_of(&notification);
+        unless_unknown(self.queue(queue, notification, None).await)
+    }
+
+    /// Makes the kernel drop the attributes of the inode, at once: that waits for no lock.
+    /// [`NotifyError::Unknown`] also if the kernel has yet to take up a reply with the inode.
+    pub(crate) async fn recall(&self, ino: Ino) -> Result<(), NotifyError> {
+        self.queue(&self.recalls, Notification::Inode { ino, bytes: 0..0 }, None).await
     }
 
     /// Sends [`Notification::Longer`], unless `newest_bytes` is less by the time it is written.
@@ -182,24 +200,35 @@ impl Notifier {
         len_bytes: u64,
         newest_bytes: Arc<AtomicU64>,
     ) -> Result<(), NotifyError> {
-        self.queue(Notification::Longer { ino, len_bytes }, Some(newest_bytes)).await
+        let notification = Notification::Longer { ino, len_bytes };
+        unless_unknown(self.queue(&self.inodes, notification, Some(newest_bytes)).await)
+    }
+
+    fn queue_of(&self, notification: &Notification) -> &mpsc::WeakSender<Job> {
+        match notification {
+            Notification::Inode { .. } | Notification::Longer { .. } => &self.inodes,
+            _ => &self.names,
+        }
     }
 
     async fn queue(
         &self,
+        queue: &mpsc::WeakSender<Job>,
         notification: Notification,
         newest_bytes: Option<Arc<AtomicU64>>,
     ) -> Result<(), NotifyError> {
-        let queue = match notification {
-            Notification::Inode { .. } | Notification::Longer { .. } => &self.inodes,
-            _ => &self.names,
-        };
         let (done, outcome) = oneshot::channel();
         let job = Job { notification, newest_bytes, done };
         let queued = queue.upgrade().ok_or(NotifyError::Ended)?.send(job).await;
         queued.map_err(|_| NotifyError::Ended)?;
         outcome.await.map_err(|_| NotifyError::Ended)?
     }
+}
+
+/// Drops the kernel's cached attributes of the root and of these inodes. Waits for nothing.
+pub fn drop_attributes(device: &OwnedFd, inos: &[Ino]) {
+    let inos = [Ino::ROOT].into_iter().chain(inos.iter().copied());
+    drop_all(device, inos.map(|ino| Notification::Inode { ino, bytes: 0..0 }));
 }
 
 /// Drops the kernel's cached names and attributes, and then pages, of the root and of these inodes.
@@ -209,10 +238,14 @@ pub fn drop_everything(device: &OwnedFd, inos: &[Ino]) {
     let inos = || [Ino::ROOT].into_iter().chain(inos.iter().copied());
     let attributes = inos().map(|ino| Notification::Inode { ino, bytes: 0..0 });
     let pages = inos().map(|ino| Notification::Inode { ino, bytes: 0..u64::MAX });
-    for notification in std::iter::once(Notification::AllEntries).chain(attributes).chain(pages) {
+    drop_all(device, std::iter::once(Notification::AllEntries).chain(attributes).chain(pages));
+}
+
+fn drop_all(device: &OwnedFd, notifications: impl Iterator<Item = Notification>) {
+    for notification in notifications {
         match write(device, &notification) {
             // Names are then cached for no longer than a second.
-            Ok(()) | Err(NotifyError::Unsupported) => {}
+            Ok(()) | Err(NotifyError::Unsupported | NotifyError::Unknown) => {}
             Err(NotifyError::Ended) => return,
             Err(error) => {
                 tracing::error!(?notification, %error, "the kernel keeps what it should drop")
@@ -258,12 +291,15 @@ fn write(device: &OwnedFd, notification: &Notification) -> Result<(), NotifyErro
     };
     let Err(failure) = written else { return Ok(()) };
     match failure.raw_os_error() {
-        // The kernel does not know the inode or the name: there is nothing to drop.
-        Some(libc::ENOENT) => Ok(()),
+        Some(libc::ENOENT) => Err(NotifyError::Unknown),
         Some(libc::ENODEV | libc::ECONNABORTED | libc::ENOTCONN) => Err(NotifyError::Ended),
         Some(libc::EINVAL | libc::ENOSYS) => Err(NotifyError::Unsupported),
         _ => Err(NotifyError::Refused(failure.to_string())),
     }
+}
+
+fn unless_unknown(outcome: Result<(), NotifyError>) -> Result<(), NotifyError> {
+    if outcome == Err(NotifyError::Unknown) { Ok(()) } else { outcome }
 }
 
 /// The kernel's offset and length: a negative offset leaves pages alone, a length of 0 or less
@@ -386,6 +422,11 @@ pub(crate) mod tests {
     /// A notifier whose jobs the test performs.
     pub fn held() -> (Notifier, mpsc::Sender<Job>, mpsc::Receiver<Job>) {
         let (queue, jobs) = mpsc::channel(QUEUE_LEN);
-        (Notifier { inodes: queue.downgrade(), names: queue.downgrade() }, queue, jobs)
+        let notifier = Notifier {
+            inodes: queue.downgrade(),
+            names: queue.downgrade(),
+            recalls: queue.downgrade(),
+        };
+        (notifier, queue, jobs)
     }
 }

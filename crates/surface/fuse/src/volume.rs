@@ -13,7 +13,7 @@ use crate::{
 };
 use bytes::Bytes;
 use caching::{SOLE_NAME_TTL_WITHOUT_EPOCH, SOLE_TTL, Told};
-use ebb_client::Client;
+use ebb_client::{Client, Lease, Leased};
 use ebb_model::{
     Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags,
     LockAsk, LockConflict, LockMode, LockOwner, LockRange, Make, Name, NewMode, Planted, RangeLock,
@@ -84,6 +84,10 @@ pub struct Volume {
     /// Set-id bits of which the kernel knows. It does not notice that a write has taken them away
     /// where the write goes past its cache.
     set_id: RefCell<BTreeMap<Ino, u16>>,
+    /// Files that had several names when the kernel was told of them. After unlink(2) it counts one
+    /// name less than it knows of, also if it has been told of the new number already: from a number
+    /// that has become 0 it refuses link(2), and only a look-up mends it.
+    hard_linked: RefCell<BTreeSet<Ino>>,
     io_modes: Rc<IoModes>,
     notifier: Notifier,
     ids: IdMappings,
@@ -122,13 +126,18 @@ impl Volume {
             notifier: notifier.clone(),
         };
         let told = Rc::new(told);
+        let recalled = told.clone();
+        client.on_lease_recall(move |recall| {
+            let told = recalled.clone();
+            Box::pin(async move { told.recall(recall).await })
+        });
         client.on_change(move |change, rule| {
             told.is_void(&change);
             let told = told.clone();
             Box::pin(async move { told.of(change, rule).await })
         });
         let (held, pruning) = (known.clone(), notifier.clone());
-        client.on_recall(move |inos| {
+        client.on_reference_query(move |inos| {
             let (known, notifier) = (held.clone(), pruning.clone());
             Box::pin(async move { references::give_up(inos, root, &known, &notifier).await })
         });
@@ -136,6 +145,7 @@ impl Volume {
         let lockers = RefCell::new(Lockers::new(client.handover().cloned()));
         let (mappable, opens) = (RefCell::default(), Cell::new(generation * OPENS_PER_GENERATION));
         let (readings, set_id) = (Readings::new(access), RefCell::default());
+        let hard_linked = RefCell::default();
         let lost = Cell::default();
         Volume {
             client,
@@ -152,6 +162,7 @@ impl Volume {
             lockers,
             readings,
             set_id,
+            hard_linked,
             io_modes,
             notifier,
             ids: IdMappings::default(),
@@ -225,9 +236,10 @@ impl Volume {
     /// When a cached inode is gone, the kernel looks the name up again, but not a third time. So
     /// the second result is kept open until the kernel has used it, even if another inode gets the
     /// name in between.
-    async fn look_up(&self, parent: Ino, name: &Name) -> Result<Attr, FsError> {
-        let mut attr = self.client.lookup(parent, name).await?;
+    async fn look_up(&self, parent: Ino, name: &Name) -> Result<Leased<Option<Attr>>, FsError> {
+        let mut found = self.client.lookup_leased(parent, name).await?;
         for _ in 0..MOST_REPLACEMENTS {
+            let Some(attr) = &found.value else { break };
             let again = self.lost.get().is_some_and(|lost| lost.elapsed() < SECOND_LOOK);
             if !again || attr.kind == FileKind::Directory {
                 break;
@@ -241,11 +253,11 @@ impl Volume {
                     });
                     break;
                 }
-                Err(FsError::Stale) => attr = self.client.lookup(parent, name).await?,
+                Err(FsError::Stale) => found = self.client.lookup_leased(parent, name).await?,
                 Err(error) => return Err(error),
             }
         }
-        Ok(attr)
+        Ok(found)
     }
 }
 
@@ -260,15 +272,15 @@ fn new_mode(cx: &Context, mode: u16) -> NewMode {
 
 impl Filesystem for Volume {
     async fn lookup(&self, _cx: &Context, parent: Ino, name: Name) -> Result<Lookup, Errno> {
-        match self.look_up(self.volume_ino(parent), &name).await {
-            Ok(attr) => Ok(Lookup::Found(self.referenced(attr).await)),
-            Err(FsError::NotFound) => Ok(Lookup::Absent { ttl: self.entry_ttl() }),
-            Err(error) => Err(error.into()),
+        let Leased { value, lease } = self.look_up(self.volume_ino(parent), &name).await?;
+        match value {
+            Some(value) => Ok(Lookup::Found(self.referenced_under(Leased { value, lease }).await)),
+            None => Ok(Lookup::Absent { ttl: self.entry_ttl(lease) }),
         }
     }
 
     async fn lookup_self(&self, _cx: &Context, ino: Ino) -> Result<EntryReply, Errno> {
-        Ok(self.referenced(self.client.getattr(ino).await?).await)
+        Ok(self.referenced_under(self.client.getattr_leased(ino).await?).await)
     }
 
     fn answered(&self, cx: &Context) {
@@ -285,6 +297,7 @@ impl Filesystem for Volume {
             self.lengths.forget(ino);
             self.readings.forget(ino);
             self.set_id.borrow_mut().remove(&ino);
+            self.hard_linked.borrow_mut().remove(&ino);
             self.gone.borrow_mut().remove(&ino);
         }
     }
@@ -295,10 +308,14 @@ impl Filesystem for Volume {
         ino: Ino,
         _handle: Option<Handle>,
     ) -> Result<AttrReply, Errno> {
-        let found = self.client.getattr(self.volume_ino(ino)).await;
-        let attr = self.on_known(found.or_else(|error| self.removed_attr(ino).ok_or(error)))?;
+        let removed = |error| {
+            let attr = self.removed_attr(ino).ok_or(error)?;
+            Ok(Leased { value: attr, lease: Lease::default() })
+        };
+        let found = self.client.getattr_leased(self.volume_ino(ino)).await.or_else(removed);
+        let Leased { value: attr, lease } = self.on_known(found)?;
         self.show(&attr).await;
-        Ok(self.attr_reply(attr))
+        Ok(self.attr_reply(attr, lease))
     }
 
     async fn setattr(
@@ -320,7 +337,7 @@ impl Filesystem for Volume {
         if attr.kind == FileKind::Regular {
             self.lengths.set(&attr, !self.may_cache());
         }
-        Ok(self.attr_reply(attr))
+        Ok(self.attr_reply(attr, Lease::default()))
     }
 
     async fn readlink(&self, cx: &Context, ino: Ino) -> Result<Bytes, Errno> {
@@ -754,7 +771,11 @@ impl Filesystem for Volume {
                 if self.known.borrow().has(attr.ino) {
                     self.show(attr).await;
                 }
-                match entries.push(&entry.name, entry.cookie, &self.entry(attr.clone())) {
+                match entries.push(
+                    &entry.name,
+                    entry.cookie,
+                    &self.entry(attr.clone(), Lease::default()),
+                ) {
                     Pushed::Added { referenced: true } => self.refer(attr),
                     Pushed::Added { referenced: false } => {}
                     Pushed::Full => return Ok(()),

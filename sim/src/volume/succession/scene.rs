@@ -214,6 +214,7 @@ impl Scene {
             Some(Ok(client)) => {
                 // Drops all kernel caches of the previous process at once.
                 client.on_change(|_, _| Box::pin(async {}));
+                client.on_lease_recall(|_| Box::pin(async {}));
                 Ok((node, client))
             }
             Some(Err(AttachError::Lost(why))) => Err(Unserved::Lost(why)),

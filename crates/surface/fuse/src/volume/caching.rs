@@ -8,8 +8,9 @@ use crate::pages::Pages;
 use crate::{
     AttrReply, Consistency, EntryReply, Errno, Notification, Notifier, NotifyError, OpenFlags,
 };
-use ebb_client::{CacheRule, Change, WeakClient};
+use ebb_client::{CacheRule, Change, Lease, Leased, NAME_TERM, Recall, WeakClient};
 use ebb_model::{Attr, FileKind, Ino, Name, Planted};
+use futures_util::future::join_all;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -20,6 +21,11 @@ pub(super) const SOLE_TTL: Duration = Duration::from_secs(3600);
 
 /// The same for names, on kernels without a notification that invalidates all of them.
 pub(super) const SOLE_NAME_TTL_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
+
+/// How often, and for how long in between, an inode is looked for that the kernel does not know yet,
+/// or has forgotten without saying so yet.
+const RECALL_LOOKS: u32 = 20;
+const RECALL_PAUSE: Duration = Duration::from_millis(2);
 
 impl Volume {
     pub(super) fn may_cache(&self) -> bool {
@@ -41,13 +47,20 @@ impl Volume {
         self.may_cache() && self.client.cache_term().is_none()
     }
 
-    pub(super) fn attr_ttl(&self) -> Duration {
-        if self.may_cache() { self.client.cache_term().unwrap_or(SOLE_TTL) } else { Duration::ZERO }
+    /// How long the kernel may keep the attributes of an answer with this lease.
+    fn attr_ttl(&self, lease: Lease) -> Duration {
+        match self.may_cache() || self.client.may_cache(lease) {
+            true => self.client.cache_term().unwrap_or(SOLE_TTL),
+            false => Duration::ZERO,
+        }
     }
 
-    pub(super) fn entry_ttl(&self) -> Duration {
+    /// The same for a name.
+    pub(super) fn entry_ttl(&self, lease: Lease) -> Duration {
         if self.may_cache() {
             self.client.cache_term().map_or(self.name_ttl, |term| term.min(self.name_ttl))
+        } else if self.client.may_cache_name(lease) {
+            self.client.cache_term().map_or(NAME_TERM, |term| term.min(NAME_TERM))
         } else {
             Duration::ZERO
         }
@@ -56,6 +69,9 @@ impl Volume {
     /// The kernel is given these attributes.
     pub(super) fn seen(&self, attr: &Attr) {
         self.readings.seen(attr.ino, attr);
+        if attr.nlink > 1 && attr.kind != FileKind::Directory {
+            self.hard_linked.borrow_mut().insert(attr.ino);
+        }
         let mut set_id = self.set_id.borrow_mut();
         match attr.mode & SET_ID {
             bits if bits != 0 && attr.kind == FileKind::Regular => {
@@ -67,24 +83,27 @@ impl Volume {
         }
     }
 
-    pub(super) fn attr_reply(&self, attr: Attr) -> AttrReply {
+    pub(super) fn attr_reply(&self, attr: Attr, lease: Lease) -> AttrReply {
         self.seen(&attr);
-        AttrReply { attr: self.ids.attr(attr), ttl: self.attr_ttl() }
+        AttrReply { attr: self.ids.attr(attr), ttl: self.attr_ttl(lease) }
     }
 
-    pub(super) fn entry(&self, attr: Attr) -> EntryReply {
-        EntryReply {
-            attr: self.ids.attr(attr),
-            entry_ttl: self.entry_ttl(),
-            attr_ttl: self.attr_ttl(),
-        }
+    pub(super) fn entry(&self, attr: Attr, lease: Lease) -> EntryReply {
+        let is_name_cached = self.may_cache() || !self.hard_linked.borrow().contains(&attr.ino);
+        let entry_ttl = if is_name_cached { self.entry_ttl(lease) } else { Duration::ZERO };
+        EntryReply { attr: self.ids.attr(attr), entry_ttl, attr_ttl: self.attr_ttl(lease) }
     }
 
     /// An entry that the kernel takes a reference with.
     pub(super) async fn referenced(&self, attr: Attr) -> EntryReply {
+        self.referenced_under(Leased { value: attr, lease: Lease::default() }).await
+    }
+
+    pub(super) async fn referenced_under(&self, found: Leased<Attr>) -> EntryReply {
+        let Leased { value: attr, lease } = found;
         self.show(&attr).await;
         self.refer(&attr);
-        self.entry(attr)
+        self.entry(attr, lease)
     }
 
     pub(super) fn refer(&self, attr: &Attr) {
@@ -203,15 +222,17 @@ impl Told {
         {
             return self.of_open(ino).await;
         }
-        // On a close-to-open mount each open validates the pages, and nothing else is cached.
-        if self.consistency == Consistency::CloseToOpen && is_shared && change != Change::All {
+        // On a close-to-open mount each open validates the pages, and all else is recalled.
+        if self.consistency == Consistency::CloseToOpen
+            && is_shared
+            && matches!(change, Change::Inode(_))
+        {
             return;
         }
         match change {
             Change::Inode(ino) => self.drop_inode(ino).await,
             Change::Name(dir, name) => {
-                let dir = if dir == self.root { Ino::ROOT } else { dir };
-                expire(dir, name, &self.known, &self.notifier).await
+                expire(self.kernel_ino(dir), name, &self.known, &self.notifier).await
             }
             Change::All => {
                 let unsupported = Err(NotifyError::Unsupported);
@@ -226,8 +247,8 @@ impl Told {
         }
     }
 
-    /// The kernel caches only pages of an open file on a shared volume. It requests attributes each
-    /// time, and an invalidation would void replies in transit.
+    /// The kernel caches only pages of an open file on a shared volume, and attributes that are
+    /// recalled. An invalidation would void replies in transit.
     async fn of_open(&self, ino: Ino) {
         let attr = match self.client.upgrade() {
             Some(client) => client.getattr(ino).await.ok(),
@@ -242,8 +263,45 @@ impl Told {
         }
     }
 
+    /// Makes the kernel drop what another mount is about to change. Waits for no request of the
+    /// mount: a name that is not dropped in time, because a request holds its directory, ends by
+    /// itself.
+    pub async fn recall(&self, recall: Recall) {
+        let (inos, names) = match recall {
+            Recall::Some { inos, names } => (inos, names),
+            Recall::All => (self.known.borrow().all(), Vec::new()),
+        };
+        join_all(inos.into_iter().map(|ino| self.recall_attributes(self.kernel_ino(ino)))).await;
+        if !names.is_empty() {
+            let dropped = join_all(names.into_iter().map(|(dir, name)| {
+                expire(self.kernel_ino(dir), name, &self.known, &self.notifier)
+            }));
+            let (Ok(_) | Err(_)) = tokio::time::timeout(NAME_TERM * 11 / 10, dropped).await;
+        }
+    }
+
+    /// The kernel may have yet to take up a reply with an inode that is new to it.
+    async fn recall_attributes(&self, ino: Ino) {
+        for _ in 0..RECALL_LOOKS {
+            match self.notifier.recall(ino).await {
+                Err(NotifyError::Unknown) if self.known.borrow().has(ino) => {
+                    tokio::time::sleep(RECALL_PAUSE).await;
+                }
+                Ok(()) | Err(NotifyError::Ended | NotifyError::Unknown) => return,
+                Err(error) => {
+                    tracing::error!(%ino, %error, "the kernel keeps what it should drop");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn kernel_ino(&self, ino: Ino) -> Ino {
+        if ino == self.root { Ino::ROOT } else { ino }
+    }
+
     async fn drop_inode(&self, ino: Ino) {
-        let ino = if ino == self.root { Ino::ROOT } else { ino };
+        let ino = self.kernel_ino(ino);
         match self.lengths.drop_pages(ino).await {
             Ok(()) | Err(NotifyError::Ended) => {}
             Err(error) => tracing::error!(%ino, %error, "the kernel keeps what it should drop"),

@@ -51,6 +51,7 @@ pub fn attached() -> Reply {
         cache_term_ms: 0,
         read_only: false,
         session_term_ms: 60_000,
+        lease_term_ms: 0,
     })
 }
 
