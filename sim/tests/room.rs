@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;
-use ebb_node::Options;
+use ebb_node::{Node, Options};
 use ebb_ports::Capabilities;
 use ebb_sim::volume::rig;
-use ebb_sim::{DiskFaults, DiskOperation, FaultPlan, Rate, Slowness, World};
+use ebb_sim::{DiskFaults, DiskOperation, FaultPlan, Process, Rate, SECTOR_BYTES, Slowness, World};
 use futures_util::future::{Either, join, join_all, select};
 use std::ops::Range;
 use std::pin::pin;
@@ -282,4 +282,236 @@ fn a_file_that_cannot_be_evicted_is_passed_over() {
         client.write(&ROOT, new, MIB, Bytes::from(vec![7; MIB as usize]), false).await.unwrap();
     });
     done.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// One client of a node, by its requests: so it can repeat one.
+struct Requester {
+    process: Process,
+    node: Rc<Node>,
+    session: SessionId,
+}
+
+impl Requester {
+    async fn new(world: &World, previous: Option<SessionId>) -> Requester {
+        let options = Options {
+            owner: "room".into(),
+            flush_interval: Duration::from_secs(3600),
+            ..Options::default()
+        };
+        let process = world.machine("a").process("node");
+        let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
+        let attach = Request::Attach {
+            volume: rig::VOLUME.into(),
+            client: "requester".into(),
+            previous,
+            read_only: false,
+            cluster: None,
+        };
+        let Ok(Reply::Attached(attached)) = node.handle(attach).await else {
+            panic!("not attached");
+        };
+        assert_eq!(attached.fresh, previous.is_none());
+        let session = attached.session;
+        for request in [Request::OpensDeclared { session }, Request::Renew { session }] {
+            node.handle(request).await.unwrap();
+        }
+        Requester { process, node, session }
+    }
+
+    async fn restarted(self, world: &World) -> Requester {
+        self.process.kill();
+        Requester::new(world, Some(self.session)).await
+    }
+
+    /// Asks for a mutation, by the number of its slot.
+    async fn mutate(&self, slot: u16, mutation: ClientMutation) -> Result<Mutated, RpcError> {
+        let tx = TxId { session: self.session, slot, sequence: 1 };
+        let mutate = Mutate { tx, caller: ROOT, mutation, replay: None };
+        match self.node.handle(Request::Mutate(Box::new(mutate))).await? {
+            Reply::Mutated(mutated, _) => Ok(*mutated),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn make(&self, slot: u16, name: &str) -> Ino {
+        let (parent, name) = (Ino::ROOT, Name::new(name.as_bytes()).unwrap());
+        let (mode, what, open) = (0o600.into(), Make::Regular, true);
+        let make = ClientMutation::Make { parent, name, mode, what, open };
+        self.mutate(slot, make).await.unwrap().attr.unwrap().ino
+    }
+
+    async fn read(&self, ino: Ino, len_bytes: u64) -> Bytes {
+        let read = Request::Read { ino, offset: 0, len_bytes: len_bytes as u32 };
+        match self.node.handle(read).await.unwrap() {
+            Reply::Data(data) => data,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn fsync(&self, ino: Ino) {
+        self.node.handle(Request::Fsync { session: self.session, ino }).await.unwrap();
+    }
+}
+
+fn write(ino: Ino, offset: u64, data: Bytes) -> ClientMutation {
+    ClientMutation::Write { ino, offset, data, drop_set_id: false }
+}
+
+/// Every 16 KiB of the file some bytes are written, and on the disk there is nothing between them.
+/// From the end on: a small file that outgrows its range would be copied, gaps included.
+async fn write_with_gaps(requester: &Requester, ino: Ino, blocks: Range<u64>) -> Vec<u8> {
+    let mut model = vec![0; (blocks.end * BLOCK_BYTES) as usize - GAP as usize + PIECE];
+    let gaps = blocks.start * (BLOCK_BYTES / GAP)..blocks.end * (BLOCK_BYTES / GAP);
+    for (slot, gap) in gaps.rev().enumerate() {
+        let at = gap * GAP;
+        let piece = vec![7; PIECE];
+        model[at as usize..at as usize + PIECE].copy_from_slice(&piece);
+        requester.mutate(30 + slot as u16, write(ino, at, piece.into())).await.unwrap();
+    }
+    requester.fsync(ino).await;
+    model
+}
+
+const GAP: u64 = 16 << 10;
+const PIECE: usize = 4096;
+
+/// Situation: a file has gaps on the disk between its written ranges, the disk is full but for two
+/// sectors, and a write or copy goes over all of the file. Danger: it fails, and its first bytes
+/// stay in place of acknowledged ones; or it counts as a whole. Expectation: the answer says how
+/// many bytes there are, the same one if the request is repeated, after a restart, too. The file
+/// has exactly these, after a power cut and in the bucket, too.
+#[test]
+fn write_cut_short_by_a_full_disk_is_a_short_write() {
+    // In a range of a pack file, and in a store file of its own.
+    for (blocks, copies) in [(1, false), (1, true), (4, false), (4, true)] {
+        let world = World::new(7);
+        let scenario = async {
+            let requester = Requester::new(&world, None).await;
+            let (ino, source) =
+                (requester.make(0, "file").await, requester.make(1, "source").await);
+            let mut model = write_with_gaps(&requester, ino, 0..blocks).await;
+            let len_bytes = model.len() as u64;
+            let data = Bytes::from(vec![8; model.len()]);
+            requester.mutate(2, write(source, 0, data.clone())).await.unwrap();
+            requester.fsync(source).await;
+
+            let disk = world.machine("a").disk("node");
+            disk.set_capacity(disk.used_bytes() + 2 * SECTOR_BYTES);
+            let change = match copies {
+                true => ClientMutation::Copy {
+                    from: source,
+                    from_offset: 0,
+                    ino,
+                    offset: 0,
+                    len_bytes,
+                    drop_set_id: false,
+                },
+                false => write(ino, 0, data.clone()),
+            };
+            let short = requester.mutate(3, change.clone()).await.unwrap();
+            let written_bytes = PIECE + 2 * SECTOR_BYTES as usize;
+            model[..written_bytes].fill(8);
+            let expect = async |requester: &Requester, model: &[u8]| {
+                let again = requester.mutate(3, change.clone()).await.unwrap();
+                assert_eq!(again.replay.len_bytes, Some(written_bytes as u64));
+                assert_eq!(again.attr.unwrap().size_bytes, len_bytes);
+                assert!(requester.read(ino, len_bytes).await == model, "other bytes");
+            };
+            assert_eq!(short.replay.len_bytes, Some(written_bytes as u64));
+            expect(&requester, &model).await;
+
+            let rest = write(ino, written_bytes as u64, data.slice(written_bytes..));
+            let refused = requester.mutate(4, rest.clone()).await.map(drop);
+            assert_eq!(refused, Err(RpcError::Refused(FsError::NoSpace)));
+            expect(&requester, &model).await;
+
+            let requester = requester.restarted(&world).await;
+            expect(&requester, &model).await;
+            requester.fsync(ino).await;
+            world.machine("a").power_cut();
+            disk.set_capacity(64 << 30);
+            let requester = Requester::new(&world, Some(requester.session)).await;
+            expect(&requester, &model).await;
+
+            let flush = Request::Admin(AdminRequest::Flush { path: vec![] });
+            requester.node.handle(flush.clone()).await.unwrap();
+            assert!(world.bucket().objects()["file"].body == model, "other bytes in the bucket");
+            requester.mutate(5, rest).await.unwrap();
+            assert!(requester.read(ino, len_bytes).await == data, "other bytes");
+        };
+        world.run(scenario).unwrap_or_else(|failure| panic!("{blocks}, {copies}: {failure}"));
+    }
+}
+
+/// Situation: on a disk that is full but for some sectors a write begins in a hole of a file, with
+/// room for a part of the hole, or for all of it and some of the bytes behind it. Expectation: a
+/// write that has replaced nothing fails and changes nothing; the other one is a short write.
+#[test]
+fn write_into_a_hole_on_a_full_disk_fails_or_is_short() {
+    for (room_bytes, expected_bytes) in [
+        (2 * SECTOR_BYTES, None),
+        (BLOCK_BYTES + 2 * SECTOR_BYTES, Some(BLOCK_BYTES + PIECE as u64 + 2 * SECTOR_BYTES)),
+    ] {
+        let world = World::new(8);
+        let scenario = async {
+            let requester = Requester::new(&world, None).await;
+            let ino = requester.make(0, "file").await;
+            let mut model = write_with_gaps(&requester, ino, 1..4).await;
+            let len_bytes = model.len() as u64;
+            let disk = world.machine("a").disk("node");
+            disk.set_capacity(disk.used_bytes() + room_bytes);
+            // Longer than the file.
+            let data = Bytes::from(vec![8; 4 * BLOCK_BYTES as usize]);
+            let written = requester.mutate(3, write(ino, 0, data)).await;
+            let written = written.map(|mutated| mutated.replay.len_bytes.unwrap());
+            assert_eq!(written, expected_bytes.ok_or(RpcError::Refused(FsError::NoSpace)));
+            model[..expected_bytes.unwrap_or(0) as usize].fill(8);
+            assert!(requester.read(ino, 4 * BLOCK_BYTES).await == model, "other bytes");
+
+            let requester = requester.restarted(&world).await;
+            disk.set_capacity(64 << 30);
+            // What lies behind the end is not there when the file grows.
+            let set = SetAttr { size_bytes: Some(4 * BLOCK_BYTES), ..SetAttr::default() };
+            requester.mutate(4, ClientMutation::SetAttr { ino, set }).await.unwrap();
+            requester.mutate(5, write(ino, 100, vec![9; 100].into())).await.unwrap();
+            model[100..200].fill(9);
+            model.resize(4 * BLOCK_BYTES as usize, 0);
+            assert!(requester.read(ino, 4 * BLOCK_BYTES).await == model, "{len_bytes}: others");
+        };
+        world.run(scenario).unwrap_or_else(|failure| panic!("{room_bytes}: {failure}"));
+    }
+}
+
+/// Situation: a range of a file with gaps on the disk is zeroed by fallocate(2), and the disk is
+/// full. Danger: it fails half-way, with some of the zeros in place. Expectation: zeros need no
+/// room.
+#[test]
+fn zeroed_range_needs_no_room_on_a_full_disk() {
+    for blocks in [1, 4] {
+        let world = World::new(9);
+        let scenario = async {
+            let requester = Requester::new(&world, None).await;
+            let ino = requester.make(0, "file").await;
+            let mut model = write_with_gaps(&requester, ino, 0..blocks).await;
+            let disk = world.machine("a").disk("node");
+            disk.set_capacity(disk.used_bytes() + SECTOR_BYTES);
+            let (start, end) = (1000, model.len() - 1000);
+            let zeroed = ClientMutation::Fallocate {
+                ino,
+                offset: start as u64,
+                len_bytes: (end - start) as u64,
+                what: Allocation::Zero,
+                keep_size: true,
+                drop_set_id: false,
+            };
+            requester.mutate(3, zeroed).await.unwrap();
+            model[start..end].fill(0);
+            requester.fsync(ino).await;
+            world.machine("a").power_cut();
+            disk.set_capacity(64 << 30);
+            let requester = Requester::new(&world, Some(requester.session)).await;
+            assert!(requester.read(ino, model.len() as u64).await == model, "other bytes");
+        };
+        world.run(scenario).unwrap_or_else(|failure| panic!("{blocks}: {failure}"));
+    }
 }

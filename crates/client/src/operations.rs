@@ -26,7 +26,7 @@ pub struct Written {
     pub attr: Attr,
     /// The position of the first byte.
     pub offset: u64,
-    /// Fewer than requested after an error or at the largest file size.
+    /// Fewer than requested after an error, on a full disk, or at the largest file size.
     pub len_bytes: usize,
 }
 

@@ -160,6 +160,10 @@ planted! {
         DoubtForgotten,
         /// Upload of a file reads while it is written.
         UploadNotLatched,
+        /// A write that a full disk cuts short is recorded and answered as a whole one.
+        ShortWriteWhole,
+        /// A write that a full disk cuts short fails, and its first bytes stay.
+        FailedWriteKeepsBytes,
     }
     Client {
         /// After the node has started anew it is not told what is open.

@@ -68,11 +68,29 @@ struct Pending {
     called: Duration,
     /// The answer and its moment.
     outcome: Option<(Outcome, Duration)>,
+    /// It is answered with ENOSPC: its bytes are there as a whole or not at all, unless the node
+    /// dies before the answer.
+    refused: bool,
+    answered: bool,
 }
 
 impl Pending {
     fn answer(&self) -> Option<&Outcome> {
         self.outcome.as_ref().map(|(outcome, _)| outcome)
+    }
+
+    /// A full disk may have cut it short before its client lost the answer.
+    fn may_be_cut_short(&self) -> bool {
+        let writes = matches!(
+            self.op,
+            Op::Mutate(ClientMutation::Write { .. } | ClientMutation::Copy { .. })
+        );
+        writes && self.outcome.is_none() && !self.refused
+    }
+
+    /// Some of its bytes may be there.
+    fn may_be_partial(&self) -> bool {
+        !(self.refused && self.answered)
     }
 
     fn has_succeeded(&self) -> bool {
@@ -205,8 +223,13 @@ impl<'a> Checker<'a> {
 
     fn call(&mut self, id: OpId, client: ClientId, op: &Op, called: Duration) {
         let outcome = self.outcomes.get(&id);
+        let no_space = Outcome::Failed(FsError::NoSpace);
+        let refused = outcome.is_some_and(|(outcome, _)| *outcome == no_space);
         let outcome = outcome.filter(|(outcome, _)| !self.is_environment(op, outcome)).cloned();
-        self.pending.insert(id, Pending { client, op: op.clone(), called, outcome });
+        self.pending.insert(
+            id,
+            Pending { client, op: op.clone(), called, outcome, refused, answered: false },
+        );
         for possibility in std::mem::take(&mut self.possible) {
             let possibility = self.answer_questions(possibility);
             self.possible.push(possibility);
@@ -219,7 +242,12 @@ impl<'a> Checker<'a> {
             // A change may have been executed, or be found so after a restart.
             if let Op::Mutate(mutation) = &pending.op {
                 let mutation = mutation.clone();
-                self.smear(&mutation);
+                match outcome {
+                    Outcome::Failed(FsError::NoSpace) => {
+                        self.pending.get_mut(&id).expect("is pending").answered = true;
+                    }
+                    _ => self.smear(&mutation),
+                }
             } else {
                 self.pending.remove(&id);
             }
@@ -260,6 +288,7 @@ impl<'a> Checker<'a> {
         let lost_operations: Vec<Op> = lost
             .iter()
             .filter_map(|id| self.pending.remove(id))
+            .filter(Pending::may_be_partial)
             .map(|pending| pending.op)
             .collect();
         let settled = all.into_iter().map(|mut possibility| {
@@ -292,7 +321,8 @@ impl<'a> Checker<'a> {
     /// Bytes of a write that was under way may be there before it is carried out, which it is when
     /// its client asks again (S-4e).
     fn node_died(&mut self) {
-        let under_way: Vec<Op> = self.pending.values().map(|pending| pending.op.clone()).collect();
+        let under_way = self.pending.values().filter(|pending| pending.may_be_partial());
+        let under_way: Vec<Op> = under_way.map(|pending| pending.op.clone()).collect();
         for op in under_way {
             if let Op::Mutate(mutation) = op {
                 self.smear(&mutation);
@@ -319,7 +349,9 @@ impl<'a> Checker<'a> {
         self.keep(recovered, Vec::new())?;
         self.add_versions();
         for pending in interrupted.into_values() {
-            if let Op::Mutate(mutation) = pending.op {
+            if pending.may_be_partial()
+                && let Op::Mutate(mutation) = pending.op
+            {
                 self.smear(&mutation);
             }
         }
@@ -359,6 +391,12 @@ impl<'a> Checker<'a> {
             for (id, pending) in
                 self.pending.iter().filter(|(id, _)| !possibility.done.contains(id))
             {
+                if self.permitted.room
+                    && pending.may_be_cut_short()
+                    && let Ok(next) = self.take_as(&possibility, *id, true)
+                {
+                    todo.push(self.answer_questions(next));
+                }
                 let Ok(next) = self.take(&possibility, *id) else { continue };
                 if let Op::Mutate(mutation) = &pending.op
                     && !self.objects.is_empty()
@@ -376,6 +414,16 @@ impl<'a> Checker<'a> {
 
     /// Lets one operation take effect.
     fn take(&self, possibility: &Possibility, id: OpId) -> Result<Possibility, Mismatch> {
+        self.take_as(possibility, id, false)
+    }
+
+    /// As [`Checker::take`], of an operation that was cut short or not.
+    fn take_as(
+        &self,
+        possibility: &Possibility,
+        id: OpId,
+        cut_short: bool,
+    ) -> Result<Possibility, Mismatch> {
         let pending = &self.pending[&id];
         let lost_hold = self.permitted.expiry
             && pending.answer() == Some(&Outcome::Failed(FsError::Stale))
@@ -391,7 +439,8 @@ impl<'a> Checker<'a> {
                     _ => None,
                 };
                 let stream = stream.filter(|stream| self.streams.contains(stream));
-                let asked = Asked { client, id, outcome, span, stream };
+                let may_be_short = self.permitted.room && !pending.refused;
+                let asked = Asked { client, id, outcome, span, stream, may_be_short, cut_short };
                 possibility.tree.step(&asked, &pending.op)?
             }
         };

@@ -72,10 +72,21 @@ pub enum Outcome {
     Done,
     Attr(Attr),
     Link(Bytes),
-    Entries { entries: Vec<(DirEntry, Attr)>, end: bool },
+    Entries {
+        entries: Vec<(DirEntry, Attr)>,
+        end: bool,
+    },
     Data(Bytes),
     Offset(u64),
-    Copied { attr: Attr, len_bytes: u64 },
+    Copied {
+        attr: Attr,
+        len_bytes: u64,
+    },
+    /// A write of fewer bytes than requested.
+    CutShort {
+        attr: Attr,
+        len_bytes: u64,
+    },
     Names(Vec<Bytes>),
     Failed(FsError),
 }

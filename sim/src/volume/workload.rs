@@ -4,7 +4,7 @@ use super::rig::OTHERS;
 use crate::oracle::{ClientId, Event, History, Op, Outcome, SeenTree, StreamId};
 use crate::{Executor, Rate, Rng};
 use bytes::Bytes;
-use ebb_client::Client;
+use ebb_client::{Client, Written};
 use ebb_model::*;
 use ebb_ports::PortFuture;
 use std::cell::{Cell, RefCell};
@@ -183,7 +183,7 @@ impl Worker {
         let id = self.history.call(self.id, op.clone());
         let outcome = (self.ask)(op).await;
         match &outcome {
-            Outcome::Attr(attr) => self.known.learn(attr),
+            Outcome::Attr(attr) | Outcome::CutShort { attr, .. } => self.known.learn(attr),
             Outcome::Entries { entries, .. } => {
                 entries.iter().for_each(|(_, attr)| self.known.learn(attr))
             }
@@ -461,6 +461,12 @@ pub async fn perform(client: &Client, op: Op) -> Outcome {
     let done =
         |result: Result<(), FsError>| result.map_or_else(Outcome::Failed, |()| Outcome::Done);
     let attr = |result: Result<Attr, FsError>| result.map_or_else(Outcome::Failed, Outcome::Attr);
+    let written = |result: Result<Written, FsError>, wanted_bytes: usize| match result {
+        Ok(Written { attr, len_bytes, .. }) if len_bytes < wanted_bytes => {
+            Outcome::CutShort { attr, len_bytes: len_bytes as u64 }
+        }
+        result => attr(result.map(|written| written.attr)),
+    };
     match op {
         Op::Mutate(mutation) => match mutation {
             ClientMutation::Make { parent, name, mode, what, open } => {
@@ -488,14 +494,13 @@ pub async fn perform(client: &Client, op: Op) -> Outcome {
             ClientMutation::RemoveXattr { ino, name } => {
                 done(client.removexattr(root, ino, name).await)
             }
-            ClientMutation::Write { ino, offset, data, drop_set_id } => attr(
-                client
-                    .write(root, ino, offset, data, drop_set_id)
-                    .await
-                    .map(|written| written.attr),
-            ),
+            ClientMutation::Write { ino, offset, data, drop_set_id } => {
+                let wanted_bytes = data.len();
+                written(client.write(root, ino, offset, data, drop_set_id).await, wanted_bytes)
+            }
             ClientMutation::Append { ino, data, drop_set_id } => {
-                attr(client.append(root, ino, data, drop_set_id).await.map(|written| written.attr))
+                let wanted_bytes = data.len();
+                written(client.append(root, ino, data, drop_set_id).await, wanted_bytes)
             }
             ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, drop_set_id } => {
                 let copied = client

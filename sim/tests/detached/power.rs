@@ -1,7 +1,7 @@
 //! The node's machine loses power; clients elsewhere live on.
 
 use super::*;
-use ebb_sim::{FaultPlan, NetFaults, Rate, Slowness};
+use ebb_sim::{FaultPlan, NetFaults, Rate, SECTOR_BYTES, Slowness};
 use futures_util::future::{Either, join, select};
 use std::pin::pin;
 
@@ -50,6 +50,46 @@ fn replay_restores_operations_lost_in_a_power_cut() {
                 .expect("the client lives");
         });
         done.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
+/// Situation: a full disk has cut a write short, and a power cut takes back its record, with its
+/// bytes or without them. Expectation: its client repeats as many bytes as it was told, though the
+/// disk has room by then.
+#[test]
+fn short_write_is_replayed_with_its_length() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            serve(&world).await;
+            let (process, client) = attach(&world, "desk").await;
+            let disk = world.machine("server").disk("node");
+            let (writer, full) = (client.clone(), disk.clone());
+            let written = process.call(async move {
+                let ino = make(&writer, 0).await.0;
+                // A block with a gap on the disk.
+                for (at, byte) in [(40_000, 2), (0, 1)] {
+                    let piece = Bytes::from(vec![byte; 4096]);
+                    writer.write(&Caller::ROOT, ino, at, piece, false).await.unwrap();
+                }
+                writer.sync_fs().await.unwrap();
+                full.set_capacity(full.used_bytes() + 2 * SECTOR_BYTES);
+                let all = Bytes::from(vec![3; 44_096]);
+                let written = writer.write(&Caller::ROOT, ino, 0, all, false).await.unwrap();
+                expect_something_to_lose(&writer, seed).await;
+                (ino, written.len_bytes)
+            });
+            let (ino, written_bytes) = written.await.expect("the client lives");
+            assert!((1..40_000).contains(&written_bytes), "{written_bytes} bytes");
+            world.machine("server").power_cut();
+            disk.set_capacity(1 << 30);
+            serve(&world).await;
+            let mut expected = vec![0; 44_096];
+            expected[40_000..].fill(2);
+            expected[..written_bytes].fill(3);
+            let read = process.call(async move { client.read(ino, 0, 44_096).await });
+            assert!(read.await.expect("the client lives").unwrap() == expected, "seed {seed}");
+        });
     }
 }
 

@@ -487,6 +487,58 @@ fn a_directory_has_the_room_of_its_file_system() {
     place.program("umount", &[&backing]).good();
 }
 
+/// Situation: a file has gaps on the disk of the node, which is full but for some pages, and a
+/// write goes over written pages and gaps. Expectation: write(2) returns how many bytes are there,
+/// the next one fails with ENOSPC, and the file has exactly these, after a crash, too.
+#[test]
+fn write_that_a_full_disk_cuts_short_says_so() {
+    const PAGE: usize = 4096;
+    let place = Place::new();
+    let small = place.path("small").display().to_string();
+    fs::create_dir(&small).unwrap();
+    place.program("mount", &["-t", "tmpfs", "-o", "size=64m", "none", &small]).good();
+    let mount = || {
+        let args = ["mount", place.url(), "mnt", "--data", "small/data", "--flush-interval", "1h"];
+        place.ebb(&args).good();
+    };
+    mount();
+    let open = || OpenOptions::new().read(true).write(true).open(place.path("mnt/file")).unwrap();
+    fs::write(place.path("mnt/file"), "").unwrap();
+    let file = open();
+    let mut model = vec![0; 16 * BLOCK as usize];
+    file.set_len(model.len() as u64).unwrap();
+    // From the end on: a small file that grows is copied, gaps included.
+    for at in (0..model.len()).step_by(BLOCK as usize).rev() {
+        file.write_all_at(&[7; PAGE], at as u64).unwrap();
+        model[at..at + PAGE].fill(7);
+    }
+    file.sync_all().unwrap();
+
+    let mut ballast = File::create(place.path("small/ballast")).unwrap();
+    while ballast.write_all(&[0; PAGE]).is_ok() {}
+    ballast.set_len(ballast.metadata().unwrap().len() - 3 * PAGE as u64).unwrap();
+    let data = vec![8; model.len()];
+    let written = file.write_at(&data, 0).unwrap();
+    assert!((PAGE..BLOCK as usize).contains(&written), "{written} bytes");
+    model[..written].fill(8);
+    let refused = file.write_at(&data[written..], written as u64).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC));
+    assert!(fs::read(place.path("mnt/file")).unwrap() == model, "other bytes");
+
+    drop(file);
+    place.kill("mnt");
+    place.umount();
+    fs::remove_file(place.path("small/ballast")).unwrap();
+    mount();
+    assert!(fs::read(place.path("mnt/file")).unwrap() == model, "other bytes after a crash");
+    let file = open();
+    file.write_all_at(&data, 0).unwrap();
+    drop(file);
+    assert!(fs::read(place.path("mnt/file")).unwrap() == data, "other bytes with room");
+    place.umount();
+    place.program("umount", &[&small]).good();
+}
+
 /// A bucket has no size limit: the free space is constant.
 #[test]
 fn a_bucket_has_no_size() {

@@ -17,6 +17,7 @@ use ebb_core::byte_map::Fill;
 use ebb_core::session::Verdict;
 use ebb_core::state::State;
 use ebb_model::*;
+use ebb_ports::DiskError;
 use ebb_store::{Mode, StoreLocation};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -405,17 +406,20 @@ impl Node {
         data: Bytes,
         drop_set_id: bool,
     ) -> Result<Written, RpcError> {
-        let (ino, size, len_bytes) = (location.ino, location.size_bytes, data.len() as u64);
+        let (ino, size, wanted_bytes) = (location.ino, location.size_bytes, data.len() as u64);
+        let wanted = offset..offset + wanted_bytes;
         // An upload may have ended during the wait, and dropped blocks that it cannot vouch for.
-        let missing = self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
+        let missing = self.replica.view().extents().missing_for_write(ino, offset, wanted_bytes);
         let absent = in_home(&missing);
         if !absent.is_empty() {
             return Ok(Written::Missing(absent));
         }
         let unclear = match self.store.may_have_more(location) {
-            true => {
-                self.replica.view().extents().fills(ino, blocks::touched_blocks(offset, len_bytes))
-            }
+            true => self
+                .replica
+                .view()
+                .extents()
+                .fills(ino, blocks::touched_blocks(offset, wanted_bytes)),
             false => missing,
         };
         self.expect_log()?;
@@ -424,30 +428,32 @@ impl Node {
         for fill in unclear.into_iter().filter(|_| !exposed) {
             self.clear(location, fill.range()).await?;
         }
-        if len_bytes > 0 {
-            self.clear_behind(location, size, offset + len_bytes).await?;
+        if wanted_bytes > 0 {
+            self.clear_behind(location, size, wanted.end).await?;
         }
-        self.preserve(ino, offset..offset + len_bytes).await?;
-        self.force_rest(ino, offset..offset + len_bytes).await?;
-        self.void_sums(location, offset..size.min(offset + len_bytes)).await?;
+        self.preserve(ino, wanted.clone()).await?;
+        self.force_rest(ino, wanted.clone()).await?;
+        self.void_sums(location, offset..size.min(wanted.end)).await?;
         self.expect_log_room().await?;
         let sums = self.sums_of_write(location, offset, &data);
         self.note_writer(ino, context.tx.session);
-        let stored = self
-            .store
-            .write(location, offset, data)
-            .await
-            .map_err(|error| self.disk_failed(ino, error));
-        self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
-        if stored.is_ok() {
-            self.trouble(Subject::Disk(ino), None);
-        }
+        let stored = self.store_bytes(context, location, offset, &data).await;
+        self.unforced.borrow_mut().superseded(ino, wanted.clone());
+        let is_short = stored.as_ref().is_ok_and(|len_bytes| *len_bytes < wanted_bytes);
         let stored = match stored {
-            Ok(()) if context.must_force => self.fsync(ino).await.map(drop),
+            // A short write has changed a block in part that it was to cover: see `force_rest`.
+            Ok(len_bytes) if context.must_force || is_short => {
+                self.fsync(ino).await.map(|_| len_bytes)
+            }
             stored => stored,
         };
+        let len_bytes = *stored.as_ref().unwrap_or(&wanted_bytes);
         let written = match stored {
-            Ok(()) => {
+            Ok(len_bytes) => {
+                let sums = match is_short {
+                    true => self.sums_of_write(location, offset, &data[..len_bytes as usize]),
+                    false => sums,
+                };
                 let (first, range) = (offset / BLOCK_BYTES, location.packed.filter(|_| begins));
                 let staged = (len_bytes > 0).then_some(StagedBytes { ino, first, sums, range });
                 let write = Mutation::Write { ino, offset, len_bytes, drop_set_id };
@@ -468,18 +474,73 @@ impl Node {
                 self.show_length(ino).await?;
             }
         } else {
-            self.flusher.has_failed_at(ino, offset..offset + len_bytes);
+            self.flusher.has_failed_at(ino, wanted);
+        }
+        if is_short || written.is_err() {
             // Behind the end of the file there must be zeros. If the log has failed, the next start
             // finds out which of its records are there.
-            if self.expect_log().is_ok() {
-                self.store
-                    .cut(location, size)
-                    .await
-                    .map_err(|error| self.disk_failed(ino, error))?;
+            if self.expect_log().is_ok()
+                && let Err(error) = self.store.cut(location, size).await
+            {
+                let error = self.disk_failed(ino, error);
+                // The next write that lengthens the file cuts it first.
+                if written.is_err() {
+                    return Err(error);
+                }
             }
             self.drop_if_gone(ino);
         }
         written.map(Written::Done)
+    }
+
+    /// Puts the bytes of a write in the store file. Returns how many of them are there. On a disk
+    /// that gets full during the write it is a short one, as write(2) is, if it has replaced bytes
+    /// of the file; otherwise it fails.
+    async fn store_bytes(
+        &self,
+        context: &MutationContext,
+        location: &StoreLocation,
+        offset: u64,
+        data: &Bytes,
+    ) -> Result<u64, RpcError> {
+        let failed = |error| self.disk_failed(location.ino, error);
+        let error = match self.store.write(location, offset, data.clone()).await {
+            Ok(()) => {
+                self.trouble(Subject::Disk(location.ino), None);
+                return Ok(data.len() as u64);
+            }
+            Err(error) => error,
+        };
+        let is_full = error == DiskError::NoSpace;
+        let error = failed(error);
+        // After any other error nothing is assumed of the bytes. A replayed write has the length
+        // that its client was told.
+        if !is_full || context.replay.is_some() || Planted::FailedWriteKeepsBytes.is_on() {
+            return Err(error);
+        }
+        let replaceable = location.size_bytes.saturating_sub(offset).min(data.len() as u64);
+        let there =
+            self.store.read(location, offset, replaceable as usize).await.map_err(failed)?;
+        let is_written = |(there, written): &(&u8, &u8)| there == written;
+        let written_bytes = there.iter().zip(data).take_while(is_written).count() as u64;
+        match self.end_of_replaced(location.ino, offset..offset + written_bytes) {
+            Some(_) if Planted::ShortWriteWhole.is_on() => Ok(data.len() as u64),
+            Some(end) => Ok(end - offset),
+            None => Err(error),
+        }
+    }
+
+    /// The end of those of these bytes that are the file's. Bytes of absent blocks behind it are
+    /// not: a write that did not cover such a block to its end must not make it present.
+    fn end_of_replaced(&self, ino: Ino, written: Range<u64>) -> Option<u64> {
+        let state = self.replica.view();
+        let extents = state.extents();
+        let is_replaced =
+            |block: &u64| extents.is_exposed(ino) || extents.block(ino, *block).is_some();
+        let last = blocks::touched_blocks(written.start, written.end - written.start)
+            .rev()
+            .find(is_replaced)?;
+        Some(written.end.min((last + 1) * BLOCK_BYTES))
     }
 
     /// A file is about to grow from `from` to `to`. Old bytes behind its end may be there: in a

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use ebb_core::byte_map::Edge;
 use ebb_core::namespace::zero_span;
 use ebb_model::*;
+use ebb_ports::DiskError;
 use ebb_store::{Mode, StoreLocation};
 use std::ops::Range;
 use std::rc::Rc;
@@ -142,11 +143,14 @@ impl Node {
         parts: &[Range<u64>],
     ) -> Result<(), RpcError> {
         for part in parts {
-            let zeros = Bytes::from(vec![0; (part.end - part.start) as usize]);
-            self.store
-                .write(location, part.start, zeros)
-                .await
-                .map_err(|error| self.disk_failed(location.ino, error))?;
+            let len_bytes = part.end - part.start;
+            let zeros = Bytes::from(vec![0; len_bytes as usize]);
+            let zeroed = match self.store.write(location, part.start, zeros).await {
+                // Some of the zeros may be there. A hole needs no room.
+                Err(DiskError::NoSpace) => self.store.hole(location, part.start, len_bytes).await,
+                zeroed => zeroed,
+            };
+            zeroed.map_err(|error| self.disk_failed(location.ino, error))?;
         }
         Ok(())
     }

@@ -546,6 +546,7 @@ impl Filesystem for Volume {
         let drop_set_id = mode.drop_set_id || !mode.from_cache && self.squashed(cx).is_some();
         let caller = if drop_set_id { self.caller_for_change(cx, ino).0 } else { self.caller(cx) };
         let caller = Caller { checked: true, ..caller };
+        let wanted_bytes = data.len();
         let past_cache =
             (handle.0 & DIRECT != 0 || self.io_modes.is_native(ino)) && !mode.from_cache;
         // Only the node knows the end of a file that others write to.
@@ -575,6 +576,11 @@ impl Filesystem for Volume {
         }
         if past_cache && mode.force {
             self.client.fsync(ino).await?;
+        }
+        // The kernel takes any answer to a write of cached pages for a whole write: a short one
+        // would lose the other bytes without an error at fsync(2).
+        if mode.from_cache && written.len_bytes < wanted_bytes {
+            return Err(FsError::NoSpace.into());
         }
         Ok(written.len_bytes as u32)
     }

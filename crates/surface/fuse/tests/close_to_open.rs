@@ -16,6 +16,7 @@ use ebb_model::*;
 use harness::{Point, can_mount};
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -41,6 +42,8 @@ struct Content {
     is_sole: bool,
     /// The file has lost its name.
     is_removed: bool,
+    /// A full disk cuts longer writes short.
+    longest_write: usize,
 }
 
 impl Content {
@@ -53,6 +56,7 @@ impl Content {
             asking: Duration::ZERO,
             is_sole: false,
             is_removed: false,
+            longest_write: usize::MAX,
         }
     }
 }
@@ -103,17 +107,21 @@ impl Content {
                 Ok(Reply::Data(Bytes::copy_from_slice(&self.bytes[from..to])))
             }
             Request::Mutate(mutate) => {
-                let ClientMutation::Append { data, .. } = &mutate.mutation else {
-                    return Ok(Reply::Done);
+                let (offset, data) = match &mutate.mutation {
+                    ClientMutation::Append { data, .. } => (self.bytes.len(), data),
+                    ClientMutation::Write { offset, data, .. } => (*offset as usize, data),
+                    _ => return Ok(Reply::Done),
                 };
-                let offset = self.bytes.len() as u64;
-                self.bytes.extend_from_slice(data);
+                let data = &data[..data.len().min(self.longest_write)];
+                let end = offset + data.len();
+                self.bytes.resize(self.bytes.len().max(end), 0);
+                self.bytes[offset..end].copy_from_slice(data);
                 self.version += 1;
                 let stamp = Stamp { time: Time::from_secs(0), version: Version(self.version) };
                 let replay = Replay {
                     stamp,
                     ino: None,
-                    offset: Some(offset),
+                    offset: Some(offset as u64),
                     len_bytes: Some(data.len() as u64),
                 };
                 Ok(Reply::Mutated(
@@ -292,6 +300,45 @@ fn relinked_name_leaves_the_kernel_cache_of_a_sole_mount() {
         assert!(Instant::now() < deadline, "the kernel keeps the name");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Situation: a full disk cuts a write short. Danger: the kernel takes any answer to a write of
+/// mapped pages for a whole write, and nobody learns that the other bytes are lost. Expectation:
+/// write(2) returns the number of bytes written, and msync(2) fails.
+#[test]
+fn short_write_of_mapped_pages_is_an_error() {
+    const LEN: usize = 8192;
+    if !can_mount() {
+        return;
+    }
+    let content = Content { longest_write: 1000, ..Content::new(vec![b'a'; LEN]) };
+    let shared = Shared::of(Consistency::CloseToOpen, content);
+    let file = File::options().read(true).write(true).open(shared.file()).unwrap();
+    assert_eq!(file.write_at(&[b'b'; LEN], 0).unwrap(), 1000);
+    let mut expected = vec![b'a'; LEN];
+    expected[..1000].fill(b'b');
+    assert_eq!(fs::read(shared.file()).unwrap(), expected);
+
+    // Another process, for the one that serves the mapped pages must not wait for them.
+    // SAFETY: the child takes no lock and no memory until it ends; the mapping has all of the file.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let (nowhere, access) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: as above.
+        unsafe {
+            let map = libc::mmap(nowhere, LEN, access, libc::MAP_SHARED, file.as_raw_fd(), 0);
+            if map == libc::MAP_FAILED {
+                libc::_exit(0);
+            }
+            map.cast::<u8>().add(5000).write_volatile(b'c');
+            let synced = libc::msync(map, LEN, libc::MS_SYNC);
+            libc::_exit(if synced == 0 { 0 } else { *libc::__errno_location() });
+        }
+    }
+    let mut status = -1;
+    // SAFETY: `status` is valid to write to.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(libc::WEXITSTATUS(status), libc::ENOSPC);
 }
 
 /// Situation: a reader has the file open and its last page in the cache, with zeros behind the end,

@@ -19,13 +19,63 @@ impl Tree {
             FileKind::Directory => return asked.expect_one_of(&[FsError::IsDirectory]),
             _ => return asked.expect_one_of(&[FsError::Invalid]),
         }
+        let size = self.nodes[&id].content.size();
+        let offset = offset.unwrap_or(size);
+        if asked.cut_short {
+            return self.write_some(asked, id, offset, &[data.to_vec()]);
+        }
+        let cut_short = match asked.outcome {
+            Some(Outcome::CutShort { attr, len_bytes }) => Some((attr, *len_bytes)),
+            _ => None,
+        };
+        if let Some((_, len_bytes)) = cut_short {
+            if !asked.may_be_short {
+                return Err(format!("{len_bytes} bytes in place of {} written", data.len()));
+            }
+            expect_replaced(offset, len_bytes, data.len() as u64, size)?;
+        }
+        let data = &data[..cut_short.map_or(data.len(), |(_, len_bytes)| len_bytes as usize)];
         let node = self.change(id);
-        let offset = offset.unwrap_or(node.content.size());
+        let before = node.content.clone();
         node.remember(offset..offset + data.len() as u64);
         node.content.write(offset, data);
         node.smeared.iter_mut().for_each(|content| content.write(offset, data));
+        if asked.is_unanswered() && node.content.size() == size {
+            add_new(&mut node.smeared, &before);
+        }
         node.times.modify(Moment::Now);
-        self.expect_attr(asked, id)
+        match cut_short {
+            Some((attr, _)) => self.tell(id, attr, &asked.span),
+            None => self.expect_attr(asked, id),
+        }
+    }
+
+    /// A write without an answer that a full disk has cut short before it lengthened the file. If
+    /// the write does not lengthen the file, the whole write covers this case. Each of `data` can be
+    /// the bytes that it writes.
+    fn write_some(
+        &mut self,
+        asked: &Asked<'_>,
+        id: NodeId,
+        offset: u64,
+        data: &[Vec<u8>],
+    ) -> Result<(), Mismatch> {
+        let node = self.change(id);
+        let size = node.content.size();
+        let end = offset + data.iter().map(Vec::len).max().unwrap_or(0) as u64;
+        if !(offset + 1..end).contains(&size) {
+            return Err("the file has the same length if this write is cut short".into());
+        }
+        node.remember(offset..size);
+        let mut touched = node.content.clone();
+        for data in data {
+            touched.write(offset, data);
+            touched.resize(size);
+            add_new(&mut node.smeared, &touched);
+        }
+        node.times.modify(Moment::Now);
+        self.untold(asked, id);
+        Ok(())
     }
 
     pub(super) fn fallocate(
@@ -96,16 +146,33 @@ impl Tree {
         let read = |content: &Content| content.read(from.1, len_bytes as usize);
         let data = read(&self.nodes[&source].content);
         let others: Vec<Vec<u8>> = self.nodes[&source].smeared.iter().map(read).collect();
+        if asked.cut_short {
+            return self.write_some(asked, target, to.1, &[&[data][..], &others].concat());
+        }
+        let len_bytes = match asked.outcome {
+            Some(Outcome::Copied { len_bytes: copied, .. }) if *copied < len_bytes => {
+                if !asked.may_be_short {
+                    return Err(format!("{copied} bytes in place of {len_bytes} copied"));
+                }
+                expect_replaced(to.1, *copied, len_bytes, self.nodes[&target].content.size())?;
+                *copied
+            }
+            _ => len_bytes,
+        };
+        let data = &data[..len_bytes as usize];
         let node = self.change(target);
         if len_bytes > 0 {
             node.remember(to.1..to.1 + len_bytes);
             let before = node.content.clone();
-            node.content.write(to.1, &data);
-            node.smeared.iter_mut().for_each(|content| content.write(to.1, &data));
+            node.content.write(to.1, data);
+            node.smeared.iter_mut().for_each(|content| content.write(to.1, data));
             for other in others {
                 let mut content = before.clone();
-                content.write(to.1, &other);
+                content.write(to.1, &other[..len_bytes as usize]);
                 add_new(&mut node.smeared, &content);
+            }
+            if asked.is_unanswered() && node.content.size() == before.size() {
+                add_new(&mut node.smeared, &before);
             }
             node.times.modify(Moment::Now);
         }
@@ -245,4 +312,12 @@ impl Tree {
             node.changed_bytes.clear();
         }
     }
+}
+
+/// A write is cut short only where it has replaced bytes of the file.
+fn expect_replaced(offset: u64, len_bytes: u64, wanted: u64, size: u64) -> Result<(), Mismatch> {
+    if (1..wanted).contains(&len_bytes) && offset + len_bytes <= size {
+        return Ok(());
+    }
+    Err(format!("{len_bytes} of {wanted} bytes written at {offset} to a file of {size}"))
 }

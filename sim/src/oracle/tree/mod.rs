@@ -79,6 +79,17 @@ pub struct Asked<'a> {
     pub span: Span<'a>,
     /// The directory stream of the page that is read, if the client reads it to its end.
     pub stream: Option<StreamId>,
+    /// The node's disk is full at times, and cuts writes short.
+    pub may_be_short: bool,
+    /// That has happened to this write, which has no answer, before the end of the file.
+    pub cut_short: bool,
+}
+
+impl Asked<'_> {
+    /// Nobody knows how many of its bytes a write has written.
+    fn is_unanswered(&self) -> bool {
+        self.may_be_short && self.outcome.is_none()
+    }
 }
 
 impl Tree {
