@@ -385,6 +385,13 @@ impl Drop for Place {
             child.kill().ok();
             child.wait().ok();
         }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let below = mounts.lines().filter_map(|mount| mount.split(' ').nth(4));
+        for other in below.filter(|point| Path::new(point).starts_with(&self.dir)) {
+            let point = std::ffi::CString::new(other).expect("a line has no zero byte");
+            // SAFETY: the path ends with a zero byte.
+            unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH) };
+        }
         fs::remove_dir_all(&self.dir).ok();
     }
 }
