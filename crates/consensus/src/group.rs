@@ -12,7 +12,7 @@ use crate::timer::{ElectionTimer, Ticks, Timing};
 use bytes::Bytes;
 use ebb_model::{GroupId, LogIndex, Planted, Term};
 use raft::eraftpb as pb;
-use raft::{ProgressState, RawNode, SnapshotStatus, StateRole};
+use raft::{RawNode, SnapshotStatus, StateRole};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Laws:
@@ -48,6 +48,8 @@ pub(crate) struct Group {
     promised_until: Ticks,
     /// The leader's node has listed the group in its last beat.
     is_supported: bool,
+    /// A member has said that this replica is none any more.
+    is_removed: bool,
     /// Nodes of senders that are no members as far as this replica knows.
     strangers: BTreeMap<ReplicaId, NodeId>,
 }
@@ -180,6 +182,7 @@ impl Group {
             reads: Reads::default(),
             promised_until: Ticks(0),
             is_supported: false,
+            is_removed: false,
             strangers: BTreeMap::new(),
         }
     }
@@ -284,7 +287,11 @@ impl Group {
 
     pub(crate) fn step(&mut self, message: Message, now: Ticks) -> Result<(), Refusal> {
         self.check(&message, now)?;
-        match self.raft.step(message.to_raft()) {
+        let Some(message) = message.to_raft() else {
+            self.is_removed = true;
+            return Ok(());
+        };
+        match self.raft.step(message) {
             Ok(()) => Ok(()),
             Err(raft::Error::StepPeerNotFound) => Err(Refusal::Stranger),
             Err(_) => Err(Refusal::Invalid),
@@ -500,6 +507,11 @@ impl Group {
             }
             released.extend(held.messages);
         }
+        let log = &self.raft.raft.raft_log;
+        if log.applied < self.applied.0 && self.applied.0 <= log.persisted {
+            // An installed snapshot counts as applied once it is forced.
+            self.raft.advance_apply_to(self.applied.0);
+        }
         released
     }
 
@@ -642,6 +654,7 @@ impl Group {
             self.committed = committed;
             output.commit = Some(committed);
         }
+        output.is_removed = std::mem::take(&mut self.is_removed);
         output.wants_snapshot = self.raft.store().take_wants_snapshot();
         output.lost_reads = std::mem::take(&mut self.reads.lost);
         if Planted::ReadWithoutQuorum.is_on() && self.is_leader() {
@@ -700,9 +713,7 @@ impl Group {
             let progress = self.raft.raft.prs().get(member.replica.0);
             member.replica == self.replica
                 || progress.is_some_and(|progress| {
-                    progress.state == ProgressState::Replicate
-                        && progress.matched == last
-                        && progress.committed_index == last
+                    progress.matched == last && progress.committed_index == last
                 })
         };
         is_own_done

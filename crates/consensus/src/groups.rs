@@ -3,7 +3,7 @@
 
 use crate::group::{Collected, Group};
 use crate::members::{Base, Change, DirectoryId, NodeId, ReplicaId};
-use crate::message::{Beat, Message, Origin, Packet, RunId};
+use crate::message::{Beat, Message, MessageBody, Origin, Packet, RunId};
 use crate::output::{
     Batch, BatchNumber, ChangeError, NotLeader, ProposeError, Proposed, ReadId, Refusal,
     RestoreError, SnapshotRequest, Status,
@@ -37,6 +37,10 @@ pub struct Groups {
     config: Config,
     now: Ticks,
     groups: BTreeMap<GroupId, Group>,
+    /// The last replicas of groups that have none here.
+    removed: BTreeMap<GroupId, ReplicaId>,
+    /// Records of removals for the next batch.
+    removals: Vec<(GroupId, Record)>,
     /// Groups of which this node has the leader.
     led: BTreeSet<GroupId>,
     active: BTreeSet<GroupId>,
@@ -70,6 +74,8 @@ impl Groups {
             config,
             now: Ticks(0),
             groups: BTreeMap::new(),
+            removed: BTreeMap::new(),
+            removals: Vec::new(),
             led: BTreeSet::new(),
             active: BTreeSet::new(),
             touched: BTreeSet::new(),
@@ -85,6 +91,10 @@ impl Groups {
     /// Goes on with a replica from its records.
     pub fn restore(&mut self, id: GroupId, recovered: &Recovered) -> Result<(), RestoreError> {
         self.expect_none(id)?;
+        if recovered.is_removed {
+            self.removed.insert(id, recovered.replica());
+            return Ok(());
+        }
         let binding = recovered.base.members.get(recovered.replica());
         if binding
             .is_some_and(|it| (it.node, it.directory) != (self.config.node, self.config.directory))
@@ -114,10 +124,12 @@ impl Groups {
         Ok(())
     }
 
-    /// Creates the empty replica that a leader has added for this node. Its id is one that no
-    /// replica on this node has had.
+    /// Creates the empty replica that a leader has added for this node.
     pub fn join(&mut self, id: GroupId, replica: ReplicaId) -> Result<(), RestoreError> {
         self.expect_none(id)?;
+        if self.removed.get(&id).is_some_and(|last| replica <= *last) {
+            return Err(RestoreError::Used);
+        }
         let seed = self.seed(id);
         self.insert(id, Group::join(id, replica, self.config.timing, seed));
         Ok(())
@@ -125,7 +137,9 @@ impl Groups {
 
     /// Ends the replica on this node. The caller has removed it from the group, or wants to.
     pub fn remove(&mut self, id: GroupId) {
-        self.groups.remove(&id);
+        let Some(group) = self.groups.remove(&id) else { return };
+        self.removed.insert(id, group.replica());
+        self.removals.push((id, Record::Removed(group.replica())));
         for set in [&mut self.led, &mut self.active, &mut self.touched, &mut self.holding] {
             set.remove(&id);
         }
@@ -340,7 +354,14 @@ impl Groups {
             self.receive_beat(from, beat);
         }
         for (id, message) in messages {
+            let is_notice = message.body == MessageBody::Removed;
+            let (sender, receiver, term) = (message.from, message.to, message.term);
             if let Err(refusal) = self.receive_message(from, id, message) {
+                if refusal == Refusal::Removed && !is_notice {
+                    let body = MessageBody::Removed;
+                    let notice = Message { from: receiver, to: sender, term, body };
+                    self.outbox.entry(from.node).or_default().messages.push((id, notice));
+                }
                 refused.push((Some(id), refusal));
             }
         }
@@ -428,7 +449,7 @@ impl Groups {
         let number = BatchNumber(self.last_batch.0 + 1);
         let mut batch = Batch {
             number,
-            records: Vec::new(),
+            records: std::mem::take(&mut self.removals),
             must_force: false,
             packets: Vec::new(),
             outputs: Vec::new(),
@@ -442,7 +463,6 @@ impl Groups {
         let is_empty =
             batch.records.is_empty() && batch.packets.is_empty() && batch.outputs.is_empty();
         if is_empty {
-            assert!(!batch.must_force, "only records are forced");
             return None;
         }
         self.last_batch = number;

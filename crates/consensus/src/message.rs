@@ -82,6 +82,8 @@ pub enum MessageBody {
     },
     /// The leader hands over: the receiver starts an election.
     TakeOver,
+    /// The receiver is a member no more.
+    Removed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -157,7 +159,7 @@ impl Message {
                 last.is_bounded() && commit.is_bounded()
             }
             MessageBody::Vote { commit, .. } => commit.is_bounded(),
-            MessageBody::TakeOver => true,
+            MessageBody::TakeOver | MessageBody::Removed => true,
         };
         is_id(self.from)
             && is_id(self.to)
@@ -203,7 +205,8 @@ impl Message {
         OVERHEAD_BYTES + entries
     }
 
-    pub(crate) fn to_raft(&self) -> pb::Message {
+    /// `None` for what raft-rs does not know.
+    pub(crate) fn to_raft(&self) -> Option<pb::Message> {
         use pb::MessageType::*;
         let mut to = pb::Message::default();
         (to.from, to.to, to.term) = (self.from.0, self.to.0, self.term.0);
@@ -249,9 +252,10 @@ impl Message {
                 if *is_pre_vote { MsgRequestPreVoteResponse } else { MsgRequestVoteResponse }
             }
             MessageBody::TakeOver => MsgTimeoutNow,
+            MessageBody::Removed => return None,
         };
         to.set_msg_type(kind);
-        to
+        Some(to)
     }
 
     /// `None` for kinds that do not leave the node as messages.

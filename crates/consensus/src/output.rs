@@ -48,6 +48,9 @@ pub struct Output {
     /// A new replica needs a snapshot that names it: the caller takes one, and calls
     /// [`crate::Groups::snapshot_taken`].
     pub wants_snapshot: bool,
+    /// A member says that this replica is none any more. The caller makes sure of it where the
+    /// members are planned, and calls [`crate::Groups::remove`].
+    pub is_removed: bool,
 }
 
 impl Output {
@@ -62,6 +65,7 @@ impl Output {
             lost_reads: Vec::new(),
             snapshots: Vec::new(),
             wants_snapshot: false,
+            is_removed: false,
         }
     }
 
@@ -75,6 +79,7 @@ impl Output {
             && self.lost_reads.is_empty()
             && self.snapshots.is_empty()
             && !self.wants_snapshot
+            && !self.is_removed
     }
 }
 
@@ -219,4 +224,7 @@ pub enum RestoreError {
     OtherDirectory,
     #[error("the base of the group breaks its laws")]
     Base,
+    /// A replica that comes back without its records may have promised what it does not know.
+    #[error("the node has had this replica, or a later one")]
+    Used,
 }

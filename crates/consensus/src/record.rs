@@ -49,6 +49,8 @@ pub enum Record {
     Entry(Entry),
     /// The state of the group is that of a snapshot, which is durable already.
     Base(Base),
+    /// The node has no replica of the group any more. This one was its last.
+    Removed(ReplicaId),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -72,12 +74,14 @@ pub struct Recovered {
     pub(crate) hard: HardState,
     pub(crate) base: Base,
     pub(crate) entries: Vec<Entry>,
+    /// Only the id is left, so that it is never used again.
+    pub(crate) is_removed: bool,
 }
 
 impl Recovered {
     pub fn new(replica: ReplicaId) -> Recovered {
         let hard = HardState::default();
-        Recovered { replica, hard, base: Base::none(), entries: Vec::new() }
+        Recovered { replica, hard, base: Base::none(), entries: Vec::new(), is_removed: false }
     }
 
     /// The state after these records, in the order of the log. The caller has the newest snapshot
@@ -87,6 +91,9 @@ impl Recovered {
         for record in records {
             match (&mut state, record) {
                 (_, Record::Replica(replica)) => state = Some(Recovered::new(replica)),
+                (_, Record::Removed(replica)) => {
+                    state = Some(Recovered { is_removed: true, ..Recovered::new(replica) });
+                }
                 (Some(state), record) => state.add(record)?,
                 (None, _) => return Err(RecordError::NoReplica),
             }
@@ -120,7 +127,7 @@ impl Recovered {
 
     fn add(&mut self, record: Record) -> Result<(), RecordError> {
         match record {
-            Record::Replica(_) => unreachable!("begins a state of its own"),
+            Record::Replica(_) | Record::Removed(_) => unreachable!("begins a state of its own"),
             Record::HardState(hard) => {
                 if hard.term < self.hard.term {
                     return Err(RecordError::Term { term: hard.term, last: self.hard.term });

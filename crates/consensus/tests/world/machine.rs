@@ -77,9 +77,11 @@ impl Machine {
             Some(_) => process.groups.remove(group),
             None => {}
         }
-        process.toys.insert(group, Toy::default());
-        process.terms.remove(&group);
-        process.groups.join(group, replica).expect("there is none");
+        // An old message can name a replica of before.
+        if process.groups.join(group, replica).is_ok() {
+            process.toys.insert(group, Toy::default());
+            process.terms.remove(&group);
+        }
     }
 
     /// Takes a snapshot of each group that has so many new entries.
@@ -198,7 +200,7 @@ impl Process {
     fn note_terms(&mut self, group: GroupId, record: &Record) -> Option<Term> {
         let terms = self.terms.entry(group).or_default();
         match record {
-            Record::Replica(_) => terms.clear(),
+            Record::Replica(_) | Record::Removed(_) => terms.clear(),
             Record::HardState(_) => {}
             Record::Base(base) => {
                 terms.clear();

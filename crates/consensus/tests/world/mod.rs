@@ -633,7 +633,8 @@ impl World {
         match (self.oracle.messages - before, active, is_led) {
             (0, 0, true) => Ok(()),
             (messages, active, is_led) => {
-                Err(format!("idle: {messages} messages, {active} active groups, led: {is_led}"))
+                let all = self.describe();
+                Err(format!("idle: {messages} messages, {active} active, led: {is_led}: {all}"))
             }
         }
     }
@@ -827,6 +828,11 @@ impl World {
             self.oracle.read(group, floor, toy);
         }
         let trace = process.toys.get(&group).map_or(0, |toy| toy.hash ^ toy.applied);
+        if output.is_removed {
+            let process = self.machines[machine].process.as_mut().expect("it is awake");
+            process.groups.remove(group);
+            process.toys.remove(&group);
+        }
         if wants_snapshot {
             self.machines[machine].take_snapshot(group);
         }
