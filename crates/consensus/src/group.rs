@@ -59,6 +59,8 @@ struct Held {
     batch: BatchNumber,
     /// raft-rs's number of what is in the batch.
     ready: Option<u64>,
+    /// A new term or vote is in the batch.
+    has_promise: bool,
     messages: Vec<Message>,
 }
 
@@ -195,8 +197,10 @@ impl Group {
         &self.members
     }
 
+    /// Whether the replica leads, in a term that is forced. The only voter of a group is elected by
+    /// itself before it has forced the term, which a power cut can take back.
     pub(crate) fn is_leader(&self) -> bool {
-        self.raft.raft.state == StateRole::Leader
+        self.raft.raft.state == StateRole::Leader && !self.held.iter().any(|it| it.has_promise)
     }
 
     pub(crate) fn term(&self) -> Term {
@@ -228,9 +232,11 @@ impl Group {
             leader => Some(ReplicaId(leader)),
         };
         match self.raft.raft.state {
-            StateRole::Leader => Leadership::Leader { term },
+            StateRole::Leader if self.is_leader() => Leadership::Leader { term },
             StateRole::Follower => Leadership::Follower { term, leader },
-            StateRole::Candidate | StateRole::PreCandidate => Leadership::Candidate { term },
+            StateRole::Leader | StateRole::Candidate | StateRole::PreCandidate => {
+                Leadership::Candidate { term }
+            }
         }
     }
 
@@ -264,7 +270,8 @@ impl Group {
 
     pub(crate) fn tick(&mut self, now: Ticks) {
         self.raft.tick();
-        let is_due = !self.is_leader() && self.timer.is_over(self.raft.raft.election_elapsed);
+        let is_leader = self.raft.raft.state == StateRole::Leader;
+        let is_due = !is_leader && self.timer.is_over(self.raft.raft.election_elapsed);
         if is_due {
             self.campaign(now);
         }
@@ -276,7 +283,7 @@ impl Group {
         if now >= self.promised_until
             && self.is_settled()
             && self.raft.raft.promotable()
-            && !self.is_leader()
+            && self.raft.raft.state != StateRole::Leader
         {
             self.raft.raft.election_elapsed = 0;
             self.timer.draw();
@@ -527,7 +534,8 @@ impl Group {
         if !self.beginning.is_empty() {
             collected.records = std::mem::take(&mut self.beginning);
             collected.must_force = true;
-            self.held.push_back(Held { batch, ready: None, messages: Vec::new() });
+            let messages = Vec::new();
+            self.held.push_back(Held { batch, ready: None, has_promise: true, messages });
         }
         if self.is_only_voter() && self.applied.0 == self.raft.raft.raft_log.committed {
             self.campaign(Ticks(u64::MAX));
@@ -548,14 +556,16 @@ impl Group {
 
     fn collect_ready(&mut self, batch: BatchNumber, into: &mut Collected, output: &mut Output) {
         let mut ready = self.raft.ready();
-        let must_force = ready.must_sync();
+        let mut must_force = ready.must_sync();
+        let mut has_promise = false;
         if let Some(hard) = ready.hs() {
             let vote = (hard.vote != raft::INVALID_ID).then_some(ReplicaId(hard.vote));
-            let hard = HardState { term: Term(hard.term), vote };
-            // The commit index alone is not worth a record: the next leader knows it.
-            if hard != self.hard {
-                self.hard = hard;
-                into.records.push(Record::HardState(hard));
+            let (term, commit) = (Term(hard.term), self.hard.commit);
+            // A commit index is not worth a record: the next leader knows it.
+            if (term, vote) != (self.hard.term, self.hard.vote) {
+                has_promise = true;
+                self.hard = HardState { term, vote, commit };
+                into.records.push(Record::HardState(self.hard));
             }
         }
         if !ready.snapshot().is_empty() {
@@ -575,12 +585,20 @@ impl Group {
         for state in ready.take_read_states() {
             self.end_round(round(&state.request_ctx), LogIndex(state.index), output);
         }
-        let leaving = self.messages(ready.take_messages(), output);
+        let mut leaving = self.messages(ready.take_messages(), output);
         let mut held = self.messages(ready.take_persisted_messages(), output);
+        if has_promise || self.held.iter().any(|it| it.has_promise) {
+            held.append(&mut leaving);
+        }
         let committed = ready.take_committed_entries();
         let number = ready.number();
         self.raft.advance_append_async(ready);
-        self.apply(&committed, into);
+        if self.apply(&committed) {
+            into.has_new_members = true;
+            self.hard.commit = self.applied;
+            into.records.push(Record::HardState(self.hard));
+            must_force = true;
+        }
         output.committed = committed.iter().map(Entry::from_raft).collect();
         into.messages.extend(leaving);
         if must_force {
@@ -590,7 +608,7 @@ impl Group {
         if must_force || self.is_holding() {
             let batch =
                 if must_force { batch } else { self.held.back().map_or(batch, |h| h.batch) };
-            self.held.push_back(Held { batch, ready: Some(number), messages: held });
+            self.held.push_back(Held { batch, ready: Some(number), has_promise, messages: held });
         } else {
             self.raft.on_persist_ready(number);
             into.messages.extend(held);
@@ -616,9 +634,10 @@ impl Group {
         translated
     }
 
-    /// Applies what the entries mean for the group itself.
-    fn apply(&mut self, committed: &[pb::Entry], into: &mut Collected) {
-        let Some(last) = committed.last() else { return };
+    /// Applies what the entries mean for the group itself. Returns whether they change its members.
+    fn apply(&mut self, committed: &[pb::Entry]) -> bool {
+        let mut has_changed = false;
+        let Some(last) = committed.last() else { return false };
         for entry in committed {
             let Body::Members(MembersStep(step)) = Entry::from_raft(entry).body else { continue };
             let Some(members) = self.members.after(step) else { continue };
@@ -627,14 +646,16 @@ impl Group {
             self.members = members.clone();
             self.history.push((LogIndex(entry.index), members));
             self.strangers.clear();
-            into.has_new_members = true;
+            has_changed = true;
         }
         self.applied = LogIndex(last.index);
         self.raft.advance_apply_to(last.index);
-        if self.is_leader() && !self.members.is_voter(self.replica) {
+        let is_leader = self.raft.raft.state == StateRole::Leader;
+        if is_leader && !self.members.is_voter(self.replica) {
             let term = self.raft.raft.term;
             self.raft.raft.become_follower(term, raft::INVALID_ID);
         }
+        has_changed
     }
 
     fn report(&mut self, output: &mut Output) {
@@ -697,7 +718,13 @@ impl Group {
         match self.raft.raft.state {
             StateRole::Leader => self.is_leader_idle(is_live),
             StateRole::Follower => {
-                !self.raft.raft.promotable() || self.is_supported && now < self.promised_until
+                // A learner needs ticks only to see that a leader that it knew is gone: it may have
+                // to vote, if it has missed that it is a voter.
+                let elapsed = Ticks(self.raft.raft.election_elapsed as u64);
+                let has_no_leader = self.raft.raft.leader_id == raft::INVALID_ID
+                    || elapsed >= self.timing.election_ticks;
+                self.is_supported && now < self.promised_until
+                    || !self.raft.raft.promotable() && has_no_leader
             }
             StateRole::Candidate | StateRole::PreCandidate => false,
         }

@@ -37,6 +37,9 @@ pub const MAX_COMMAND_BYTES: usize = 512 << 10;
 pub struct HardState {
     pub term: Term,
     pub vote: Option<ReplicaId>,
+    /// Entries up to here are committed. It may be old, but has all changes of the members that the
+    /// replica has applied: with members of before it could not be elected by those of today.
+    pub commit: LogIndex,
 }
 
 /// One record of a group. A record at an index that an earlier one has voids the earlier one and
@@ -163,15 +166,16 @@ impl Recovered {
 
     /// An index up to which all entries are committed. A leader proposes a change of the members
     /// only after it has applied the one before, so of the changes in a log all but the last are
-    /// committed. Without this, replicas that lose their commit index in a restart could go back
+    /// committed. Without this, replicas that lose their commit index in a power cut could go back
     /// more than one step, to members whose majorities do not meet those of today.
     pub(crate) fn committed(&self) -> LogIndex {
+        let known = self.hard.commit.min(self.last().0).max(self.base.index);
         let mut steps = self.entries.iter().rev().filter_map(|entry| match entry.body {
             Body::Members(_) => Some(entry.index),
             Body::Empty | Body::Command(_) => None,
         });
         steps.next();
-        steps.next().unwrap_or(self.base.index)
+        steps.next().unwrap_or_default().max(known)
     }
 }
 

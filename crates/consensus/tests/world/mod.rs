@@ -8,7 +8,9 @@ use ebb_consensus::*;
 use ebb_model::{GroupId, LogIndex};
 use machine::{Disk, Machine, Process};
 use oracle::Oracle;
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Pseudo-random numbers (splitmix64).
 pub struct Rng(u64);
@@ -109,6 +111,7 @@ impl Plan {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
+    /// Hash of all packets and states, in their order.
     pub trace: u64,
     pub writes: u64,
     pub reads: u64,
@@ -118,6 +121,20 @@ pub struct Report {
     pub packets: u64,
     pub forces: u64,
     pub refused: u64,
+}
+
+impl Report {
+    pub fn add(&mut self, other: &Report) {
+        self.trace ^= other.trace;
+        self.writes += other.writes;
+        self.reads += other.reads;
+        self.terms += other.terms;
+        self.snapshots += other.snapshots;
+        self.changes += other.changes;
+        self.packets += other.packets;
+        self.forces += other.forces;
+        self.refused += other.refused;
+    }
 }
 
 enum Event {
@@ -261,6 +278,16 @@ impl World {
         world.check_silence()?;
         world.report.terms = world.oracle.terms();
         Ok(world.report)
+    }
+
+    /// As [`World::run`]; a panic is a violation too.
+    pub fn try_run(plan: Plan) -> Result<Report, String> {
+        let panicked = |panic: Box<dyn Any + Send>| {
+            let text = panic.downcast_ref::<String>().cloned();
+            format!("panic: {}", text.unwrap_or_default())
+        };
+        catch_unwind(AssertUnwindSafe(|| World::run(plan)))
+            .unwrap_or_else(|panic| Err(panicked(panic)))
     }
 
     pub fn run_until(&mut self, time: u64) -> Result<(), String> {
@@ -544,11 +571,7 @@ impl World {
         let is_ready = self.plan.has_wipes
             && self.wiped.is_none()
             && self.now - self.changed_at > 1000
-            && (1..=self.plan.groups).all(|id| {
-                self.oracle
-                    .members(GroupId(id))
-                    .is_some_and(|members| members.voters().count() == self.plan.voters)
-            });
+            && (1..=self.plan.groups).all(|id| self.have_applied_members(GroupId(id)));
         if is_ready {
             self.stop(machine, time, false);
             let last = self.machines[machine].disk.replicas();
@@ -557,6 +580,17 @@ impl World {
             self.machines[machine].told = if self.rng.percent(70) { last } else { Vec::new() };
             self.wiped = Some(machine);
         }
+    }
+
+    /// Whether all wanted voters know that they are.
+    fn have_applied_members(&self, group: GroupId) -> bool {
+        let Some(members) = self.oracle.members(group) else { return false };
+        members.voters().count() == self.plan.voters
+            && members.voters().all(|voter| {
+                let process = self.machines[voter.node.0 as usize - 1].process.as_ref();
+                let status = process.and_then(|process| process.groups.status(group));
+                status.is_some_and(|status| status.members == *members)
+            })
     }
 
     fn resume(&mut self, machine: usize) {
