@@ -1,10 +1,8 @@
 //! Each bug that is planted into this crate is found by random worlds, within a bounded number of
 //! seeds.
 
-mod world;
-
+use crate::world::{Plan, World};
 use ebb_model::{Layer, Planted, planted_during};
-use world::{Plan, World};
 
 const SEEDS: u64 = 500;
 

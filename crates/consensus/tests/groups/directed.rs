@@ -33,8 +33,9 @@ struct Node {
 }
 
 fn config(node: u64, directory: u128, run: u128) -> Config {
+    let seed = run as u64;
     let (node, directory, run) = (NodeId(node), DirectoryId(directory), RunId(run));
-    Config { node, directory, run, seed: run as u64, timing: TIMING }
+    Config { node, directory, run, seed, timing: TIMING }
 }
 
 fn base(node: u64, directory: u128) -> Base {
@@ -243,7 +244,9 @@ fn term_of_an_only_voter_grows_with_each_run() {
         let mut node = Node::new(config(1, 1, run));
         match records.is_empty() {
             true => node.groups.begin(GROUP, base(1, 1)).unwrap(),
-            false => node.groups.restore(GROUP, &Recovered::read(records.clone()).unwrap()).unwrap(),
+            false => {
+                node.groups.restore(GROUP, &Recovered::read(records.clone()).unwrap()).unwrap()
+            }
         }
         node.pump();
         terms.push(node.groups.status(GROUP).unwrap().leadership.term());
@@ -434,12 +437,8 @@ fn copy_of_a_data_directory_is_refused() {
 fn new_run_of_a_node_is_heard_after_a_silence_and_the_old_one_never_again() {
     let mut groups = Groups::new(config(1, 1, 1));
     groups.begin(GROUP, base(1, 1)).unwrap();
-    let packet = |run| Packet {
-        from: origin(2, 2, run),
-        to: NodeId(1),
-        beat: None,
-        messages: Vec::new(),
-    };
+    let packet =
+        |run| Packet { from: origin(2, 2, run), to: NodeId(1), beat: None, messages: Vec::new() };
     assert_eq!(groups.receive(packet(1)), []);
     assert_eq!(groups.receive(packet(2)), [(None, Refusal::OtherRun)]);
     for _ in 0..TIMING.election_ticks.0 {

@@ -2,9 +2,7 @@
 //!
 //! `EBB_SEEDS` is the number of seeds and `EBB_SEED` the first.
 
-mod world;
-
-use world::{Plan, Report, World};
+use crate::world::{Plan, Report, World};
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
