@@ -364,13 +364,23 @@ impl Group {
         }
     }
 
-    /// The leader's node has not listed the group, or has not been heard for `silence`.
-    pub(crate) fn lose_support(&mut self, silence: Ticks) {
+    /// The leader's node has not listed the group, or has not been heard for `silence`. Returns
+    /// whether the replica needs ticks.
+    pub(crate) fn lose_support(&mut self, silence: Ticks) -> bool {
         self.is_supported = false;
-        if !self.is_leader() {
-            let elapsed = &mut self.raft.raft.election_elapsed;
-            *elapsed = (*elapsed).max(silence.0 as usize);
-        }
+        let elapsed = &mut self.raft.raft.election_elapsed;
+        *elapsed = (*elapsed).max(silence.0 as usize);
+        !self.has_given_up()
+    }
+
+    /// A learner needs ticks only to see that a leader that it knew is gone: it may have to vote,
+    /// if it has missed that it is a voter.
+    fn has_given_up(&self) -> bool {
+        let raft = &self.raft.raft;
+        let elapsed = Ticks(raft.election_elapsed as u64);
+        let has_no_leader =
+            raft.leader_id == raft::INVALID_ID || elapsed >= self.timing.election_ticks;
+        has_no_leader && !raft.promotable()
     }
 
     /// Sends a heartbeat to all followers.
@@ -718,13 +728,7 @@ impl Group {
         match self.raft.raft.state {
             StateRole::Leader => self.is_leader_idle(is_live),
             StateRole::Follower => {
-                // A learner needs ticks only to see that a leader that it knew is gone: it may have
-                // to vote, if it has missed that it is a voter.
-                let elapsed = Ticks(self.raft.raft.election_elapsed as u64);
-                let has_no_leader = self.raft.raft.leader_id == raft::INVALID_ID
-                    || elapsed >= self.timing.election_ticks;
-                self.is_supported && now < self.promised_until
-                    || !self.raft.raft.promotable() && has_no_leader
+                self.is_supported && now < self.promised_until || self.has_given_up()
             }
             StateRole::Candidate | StateRole::PreCandidate => false,
         }

@@ -329,8 +329,9 @@ impl Groups {
     fn lose(&mut self, node: NodeId) {
         for (id, group) in &mut self.groups {
             if group.leader_node() == Some(node) {
-                group.lose_support(self.config.timing.election_ticks);
-                self.active.insert(*id);
+                if group.lose_support(self.config.timing.election_ticks) {
+                    self.active.insert(*id);
+                }
             } else if group.is_leader() && group.nodes().any(|other| other == node) {
                 self.active.insert(*id);
             }
@@ -357,7 +358,9 @@ impl Groups {
             let is_notice = message.body == MessageBody::Removed;
             let (sender, receiver, term) = (message.from, message.to, message.term);
             if let Err(refusal) = self.receive_message(from, id, message) {
-                if refusal == Refusal::Removed && !is_notice {
+                // A removal that is not forced here can still be taken back by a power cut.
+                let is_forced = !self.holding.contains(&id);
+                if refusal == Refusal::Removed && !is_notice && is_forced {
                     let body = MessageBody::Removed;
                     let notice = Message { from: receiver, to: sender, term, body };
                     self.outbox.entry(from.node).or_default().messages.push((id, notice));
@@ -394,8 +397,9 @@ impl Groups {
             if listed.is_some_and(|term| group.support(from.node, term, self.now)) {
                 promised.push((*id, group.term()));
             } else if group.leader_node() == Some(from.node) {
-                group.lose_support(Ticks(0));
-                self.active.insert(*id);
+                if group.lose_support(Ticks(0)) {
+                    self.active.insert(*id);
+                }
             }
         }
         let Some(peer) = self.peers.get_mut(&from.node) else { return };

@@ -376,6 +376,9 @@ impl World {
     }
 
     fn send(&mut self, from: usize, packet: Packet) {
+        for (group, message) in &packet.messages {
+            self.check_vote(from, *group, message);
+        }
         self.report.packets += 1;
         let to = packet.to.0 as usize - 1;
         self.trace(fingerprint(&postcard::to_stdvec(&packet).expect("packets can be encoded")));
@@ -388,6 +391,22 @@ impl World {
         }
         let delay = self.delay();
         self.at(delay, Event::Packet { machine: to, packet });
+    }
+
+    /// A vote leaves after it is forced.
+    fn check_vote(&mut self, machine: usize, group: GroupId, message: &Message) {
+        let MessageBody::Vote { is_pre_vote: false, is_granted: true, .. } = message.body else {
+            return;
+        };
+        let disk = &self.machines[machine].disk;
+        let mut of_group = disk.log[..disk.forced].iter().rev().filter(|(of, _)| *of == group);
+        let hard = of_group.find_map(|(_, record)| match record {
+            Record::HardState(hard) => Some((hard.term, hard.vote)),
+            _ => None,
+        });
+        if hard.is_none_or(|hard| hard < (message.term, Some(message.to))) {
+            self.oracle.fail(format!("a vote of {group:?} for {:?} is not forced", message.term));
+        }
     }
 
     fn is_lost(&mut self) -> bool {
@@ -924,15 +943,14 @@ impl World {
             return false;
         };
         let key = (request.group, request.to, request.base.index);
-        let is_new = !target.disk.snapshots.contains_key(&key);
         match process.groups.snapshot_received(origin, request) {
             Ok(true) => {
                 target.disk.snapshots.insert(key, (request.base.clone(), state));
                 self.pump(machine);
                 true
             }
+            // It has the entries already.
             Ok(false) => {
-                let _ = is_new;
                 self.pump(machine);
                 true
             }
