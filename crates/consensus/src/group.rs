@@ -6,6 +6,7 @@ use crate::output::{
     BatchNumber, ChangeError, Leadership, NotLeader, Output, ProposeError, Proposed, ReadId,
     Refusal, SnapshotRequest, Status,
 };
+use crate::reads::Reads;
 use crate::record::{Body, Entry, HardState, MAX_COMMAND_BYTES, MembersStep, Record, Recovered};
 use crate::storage::{self, Entries};
 use crate::timer::{ElectionTimer, Ticks, Timing};
@@ -62,16 +63,6 @@ struct Held {
     /// A new term or vote is in the batch.
     has_promise: bool,
     messages: Vec<Message>,
-}
-
-/// Reads of a leader. One round of heartbeats at a time serves all reads that came before it.
-#[derive(Default)]
-struct Reads {
-    waiting: Vec<ReadId>,
-    /// Number of the round, and the reads that it serves.
-    round: Option<(u64, Vec<ReadId>)>,
-    last_round: u64,
-    lost: Vec<ReadId>,
 }
 
 /// What a call of [`Group::collect`] has found.
@@ -447,11 +438,11 @@ impl Group {
         if !self.is_leader() {
             return Err(self.not_leader());
         }
-        self.reads.waiting.push(read);
+        self.reads.ask(read);
         Ok(())
     }
 
-    pub(crate) fn snapshot_taken(&mut self, index: LogIndex) -> Option<Base> {
+    pub(crate) fn snapshot_taken(&mut self, index: LogIndex, kept_entries: u64) -> Option<Base> {
         let store = self.raft.store();
         if index <= store.snapshot().index || index > self.applied {
             return None;
@@ -464,7 +455,7 @@ impl Group {
         };
         let base = Base { index, term, members };
         self.history.retain(|(at, _)| *at > index);
-        self.raft.mut_store().compact(base.clone(), self.timing.kept_entries);
+        self.raft.mut_store().compact(base.clone(), kept_entries);
         Some(base)
     }
 
@@ -561,7 +552,7 @@ impl Group {
     }
 
     pub(crate) fn has_more(&self) -> bool {
-        self.raft.has_ready() || !self.reads.lost.is_empty()
+        self.raft.has_ready()
     }
 
     fn collect_ready(&mut self, batch: BatchNumber, into: &mut Collected, output: &mut Output) {
@@ -593,7 +584,8 @@ impl Group {
         into.records.extend(entries.iter().map(|entry| Record::Entry(Entry::from_raft(entry))));
         self.raft.mut_store().append(entries);
         for state in ready.take_read_states() {
-            self.end_round(round(&state.request_ctx), LogIndex(state.index), output);
+            let reads = self.reads.end_round(round(&state.request_ctx));
+            output.reads.extend(reads.into_iter().map(|read| (read, LogIndex(state.index))));
         }
         let mut leaving = self.messages(ready.take_messages(), output);
         let mut held = self.messages(ready.take_persisted_messages(), output);
@@ -673,7 +665,7 @@ impl Group {
         if leadership != self.leadership {
             self.leadership = leadership;
             self.is_supported = false;
-            self.lose_reads();
+            output.lost_reads = self.reads.lose();
             output.leadership = Some(leadership);
         }
         let log = &self.raft.raft.raft_log;
@@ -687,35 +679,21 @@ impl Group {
         }
         output.is_removed = std::mem::take(&mut self.is_removed);
         output.wants_snapshot = self.raft.store().take_wants_snapshot();
-        output.lost_reads = std::mem::take(&mut self.reads.lost);
         if Planted::ReadWithoutQuorum.is_on() && self.is_leader() {
             let committed = self.committed;
-            let reads = std::mem::take(&mut self.reads.waiting).into_iter();
+            let reads = self.reads.lose().into_iter();
             output.reads.extend(reads.map(|read| (read, committed)));
         }
     }
 
     fn start_round(&mut self) {
         let is_ready = self.is_leader() && self.raft.raft.commit_to_current_term();
-        let is_wanted = !self.reads.waiting.is_empty() && self.reads.round.is_none();
-        if is_ready && is_wanted && !Planted::ReadWithoutQuorum.is_on() {
-            self.reads.last_round += 1;
-            let number = self.reads.last_round;
-            self.reads.round = Some((number, std::mem::take(&mut self.reads.waiting)));
+        if is_ready
+            && !Planted::ReadWithoutQuorum.is_on()
+            && let Some(number) = self.reads.start_round()
+        {
             self.raft.read_index(number.to_le_bytes().to_vec());
         }
-    }
-
-    fn end_round(&mut self, number: Option<u64>, index: LogIndex, output: &mut Output) {
-        let is_it = |(round, _): &mut (u64, Vec<ReadId>)| Some(*round) == number;
-        if let Some((_, reads)) = self.reads.round.take_if(is_it) {
-            output.reads.extend(reads.into_iter().map(|read| (read, index)));
-        }
-    }
-
-    fn lose_reads(&mut self) {
-        let round = self.reads.round.take().into_iter().flat_map(|(_, reads)| reads);
-        self.reads.lost.extend(round.chain(std::mem::take(&mut self.reads.waiting)));
     }
 
     // Rest.
@@ -738,7 +716,6 @@ impl Group {
         let log = &self.raft.raft.raft_log;
         let last = log.last_index();
         let is_own_done = log.committed == last && self.applied.0 == last;
-        let has_reads = !self.reads.waiting.is_empty() || self.reads.round.is_some();
         let is_live = |member: &Member| member.replica == self.replica || is_live(member.node);
         let has_all = |member: &Member| {
             let progress = self.raft.raft.prs().get(member.replica.0);
@@ -748,7 +725,7 @@ impl Group {
                 })
         };
         is_own_done
-            && !has_reads
+            && self.reads.is_empty()
             && !self.is_transferring()
             && self.members.voters().filter(|member| is_live(member)).count()
                 >= self.members.quorum()

@@ -25,6 +25,8 @@ pub struct Config {
     /// Drawn at random at the start of the process. Election time-outs derive from it.
     pub seed: u64,
     pub timing: Timing,
+    /// Entries up to a snapshot that stay in memory, for followers that are a little behind.
+    pub kept_entries: u64,
 }
 
 /// The groups of a node, or of one shard of it. The owner of all their consensus state; the states
@@ -212,7 +214,8 @@ impl Groups {
     /// the snapshot's header says, or `None` if it is not newer than the last one. The log needs no
     /// records of the group before it.
     pub fn snapshot_taken(&mut self, id: GroupId, index: LogIndex) -> Option<Base> {
-        self.groups.get_mut(&id)?.snapshot_taken(index)
+        let kept_entries = self.config.kept_entries;
+        self.groups.get_mut(&id)?.snapshot_taken(index, kept_entries)
     }
 
     /// Records that say all of a group's records so far. With them at its end, the log needs none
@@ -284,14 +287,10 @@ impl Groups {
     /// One tick of the node's clock has passed.
     pub fn tick(&mut self) {
         self.now = self.now + Ticks(1);
-        let lost: Vec<NodeId> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| {
-                peer.heard_at() == Some(self.now - self.config.timing.election_ticks)
-            })
-            .map(|(node, _)| *node)
-            .collect();
+        let (now, patience) = (self.now, self.config.timing.election_ticks);
+        let is_lost = |peer: &Peer| peer.heard_at().is_some_and(|at| at + patience == now);
+        let lost: Vec<NodeId> =
+            self.peers.iter().filter(|(_, peer)| is_lost(peer)).map(|(node, _)| *node).collect();
         for node in lost {
             self.lose(node);
         }
@@ -396,10 +395,8 @@ impl Groups {
             let listed = leads.get(id).copied();
             if listed.is_some_and(|term| group.support(from.node, term, self.now)) {
                 promised.push((*id, group.term()));
-            } else if group.leader_node() == Some(from.node) {
-                if group.lose_support(Ticks(0)) {
-                    self.active.insert(*id);
-                }
+            } else if group.leader_node() == Some(from.node) && group.lose_support(Ticks(0)) {
+                self.active.insert(*id);
             }
         }
         let Some(peer) = self.peers.get_mut(&from.node) else { return };

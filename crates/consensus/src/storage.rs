@@ -115,10 +115,7 @@ pub(crate) fn conf_state(members: &Membership) -> pb::ConfState {
         let of_role = members.members().iter().filter(move |member| member.role == role);
         of_role.map(|member| member.replica.0).collect::<Vec<_>>()
     };
-    let mut state = pb::ConfState::default();
-    state.voters = ids(Role::Voter);
-    state.learners = ids(Role::Learner);
-    state
+    (ids(Role::Voter), ids(Role::Learner)).into()
 }
 
 pub(crate) fn snapshot(base: &Base) -> pb::Snapshot {

@@ -34,8 +34,6 @@ pub struct Timing {
     /// A follower that has no sign of its leader for this long, and up to twice as long, starts an
     /// election. Also the length of a promise of support, and of the leader's check for a quorum.
     pub election_ticks: Ticks,
-    /// Entries up to a snapshot that stay in memory, for followers that are a little behind.
-    pub kept_entries: u64,
 }
 
 /// When a replica without a leader starts an election: after one to two election time-outs, drawn

@@ -6,12 +6,8 @@ use ebb_model::{GroupId, LogIndex, Term};
 use std::collections::BTreeSet;
 
 const GROUP: GroupId = GroupId(1);
-const TIMING: Timing = Timing {
-    beat_ticks: Ticks(2),
-    heartbeat_ticks: Ticks(2),
-    election_ticks: Ticks(10),
-    kept_entries: 8,
-};
+const TIMING: Timing =
+    Timing { beat_ticks: Ticks(2), heartbeat_ticks: Ticks(2), election_ticks: Ticks(10) };
 
 /// Nodes whose packets arrive at once. Their disks force at once, unless they are slow.
 struct Nodes {
@@ -35,7 +31,7 @@ struct Node {
 fn config(node: u64, directory: u128, run: u128) -> Config {
     let seed = run as u64;
     let (node, directory, run) = (NodeId(node), DirectoryId(directory), RunId(run));
-    Config { node, directory, run, seed, timing: TIMING }
+    Config { node, directory, run, seed, timing: TIMING, kept_entries: 8 }
 }
 
 fn base(node: u64, directory: u128) -> Base {

@@ -21,13 +21,9 @@ impl Victim {
     fn new(seed: u64) -> Victim {
         let mut rng = Rng::new(seed);
         let (node, directory) = (NodeId(1), DirectoryId(1));
-        let timing = Timing {
-            beat_ticks: Ticks(2),
-            heartbeat_ticks: Ticks(2),
-            election_ticks: Ticks(5),
-            kept_entries: 3,
-        };
-        let config = Config { node, directory, run: RunId(1), seed, timing };
+        let timing =
+            Timing { beat_ticks: Ticks(2), heartbeat_ticks: Ticks(2), election_ticks: Ticks(5) };
+        let config = Config { node, directory, run: RunId(1), seed, timing, kept_entries: 3 };
         let mut groups = Groups::new(config);
         match rng.percent(70) {
             true => {
