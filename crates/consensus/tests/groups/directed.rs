@@ -217,6 +217,26 @@ fn only_voter_commits_with_its_own_force_and_without_messages() {
     assert_eq!((all.packets, all.leader().active()), (0, 0));
 }
 
+/// Prints what a command of an only voter costs here, besides the log.
+#[test]
+#[ignore = "measures"]
+fn cost_of_a_command_of_an_only_voter() {
+    const COMMANDS: u32 = 200_000;
+    let mut all = Nodes::with_voters(1, 1);
+    let command = Bytes::from(vec![7; 256]);
+    let begin = std::time::Instant::now();
+    for i in 0..COMMANDS {
+        let proposed = all.leader().propose(GROUP, command.clone()).unwrap();
+        all.nodes[0].pump();
+        all.nodes[0].records.clear();
+        all.nodes[0].committed.clear();
+        if i % 1024 == 0 {
+            all.leader().snapshot_taken(GROUP, proposed.index);
+        }
+    }
+    println!("{:?} for each command", begin.elapsed() / COMMANDS);
+}
+
 #[test]
 fn only_voter_leads_once_its_term_is_forced() {
     let mut node = Node::new(config(1, 1, 1));
