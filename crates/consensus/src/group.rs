@@ -47,6 +47,9 @@ pub(crate) struct Group {
     installing: Option<Base>,
     reads: Reads,
     promised_until: Ticks,
+    /// The last term in which this replica tried to hand its lead over. A late request to take over
+    /// breaks the voters' promises, so they do not count in this term any more.
+    handed_over: Term,
     /// The leader's node has listed the group in its last beat.
     is_supported: bool,
     /// A member has said that this replica is none any more.
@@ -174,6 +177,7 @@ impl Group {
             installing: None,
             reads: Reads::default(),
             promised_until: Ticks(0),
+            handed_over: Term(0),
             is_supported: false,
             is_removed: false,
             strangers: BTreeMap::new(),
@@ -212,8 +216,9 @@ impl Group {
         }
     }
 
-    pub(crate) fn is_transferring(&self) -> bool {
-        self.raft.raft.lead_transferee.is_some()
+    /// Whether promises to this replica as leader count.
+    pub(crate) fn can_be_supported(&self) -> bool {
+        self.is_leader() && self.handed_over != self.term()
     }
 
     fn current_leadership(&self) -> Leadership {
@@ -430,6 +435,7 @@ impl Group {
         if !self.is_leader() || to == self.replica || !self.members.is_voter(to) {
             return false;
         }
+        self.handed_over = self.term();
         self.raft.transfer_leader(to.0);
         true
     }
@@ -726,7 +732,7 @@ impl Group {
         };
         is_own_done
             && self.reads.is_empty()
-            && !self.is_transferring()
+            && self.raft.raft.lead_transferee.is_none()
             && self.members.voters().filter(|member| is_live(member)).count()
                 >= self.members.quorum()
             && self.members.members().iter().all(|member| !is_live(member) || has_all(member))

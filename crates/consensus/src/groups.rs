@@ -196,8 +196,8 @@ impl Groups {
         self.touched(id).ok_or(none)?.change(change)
     }
 
-    /// Hands the lead to another voter. Returns whether the leader tries it: it is over after an
-    /// election time-out.
+    /// Hands the lead to another voter. Returns whether the leader tries it: the attempt ends after
+    /// an election time-out, and [`Groups::support`] with it for the rest of the term.
     pub fn transfer(&mut self, id: GroupId, to: ReplicaId) -> bool {
         self.touched(id).is_some_and(|group| group.transfer(to))
     }
@@ -246,13 +246,13 @@ impl Groups {
     }
 
     /// Until when a majority of the voters, this node included, has promised to support this node
-    /// as leader; `None` if it does not lead, or hands over. Counted in [`Groups::now`]. The caller
-    /// takes off what clocks may drift apart.
+    /// as leader. `None` if it does not lead, or has tried to transfer the lead in its term.
+    ///
+    /// Counted as [`Groups::now`]: before a caller relies on it, it ticks for all time that has
+    /// passed, also for a time in which the process did not run. The caller subtracts what clocks
+    /// may drift apart.
     pub fn support(&self, id: GroupId) -> Option<Ticks> {
-        let group = self.groups.get(&id).filter(|group| group.is_leader())?;
-        if group.is_transferring() {
-            return None;
-        }
+        let group = self.groups.get(&id).filter(|group| group.can_be_supported())?;
         let of_voter = |node: NodeId| match node == self.config.node {
             true => Some(self.now + self.config.timing.election_ticks),
             false => self.peers.get(&node)?.support(id, group.term()),

@@ -19,7 +19,10 @@ impl World {
                 }
             }
             5 | 6 => {
-                self.machines[machine].is_paused = true;
+                if !self.machines[machine].is_paused {
+                    self.machines[machine].is_paused = true;
+                    self.machines[machine].paused_at = self.now;
+                }
                 self.at(time, Event::Resume { machine });
             }
             7 | 8 => self.cut_for(machine, other, time),
@@ -96,7 +99,14 @@ impl World {
     }
 
     pub(super) fn resume(&mut self, machine: usize) {
-        self.machines[machine].is_paused = false;
+        let resumed = &mut self.machines[machine];
+        if resumed.is_paused {
+            resumed.is_paused = false;
+            let missed = (self.now - resumed.paused_at) / resumed.tick_ms;
+            if let Some(process) = &mut resumed.process {
+                (0..missed).for_each(|_| process.groups.tick());
+            }
+        }
         for packet in std::mem::take(&mut self.machines[machine].inbox) {
             self.deliver(machine, packet);
         }

@@ -13,6 +13,7 @@ pub struct Machine {
     /// Counts the processes.
     pub life: u64,
     pub is_paused: bool,
+    pub paused_at: u64,
     pub inbox: Vec<Packet>,
     /// Forces that ended during a pause.
     pub finished: Vec<(u64, BatchNumber)>,
@@ -54,6 +55,7 @@ impl Machine {
             process: None,
             life: 0,
             is_paused: false,
+            paused_at: 0,
             inbox: Vec::new(),
             finished: Vec::new(),
             tick_ms: rng.between(9, 11),
@@ -67,6 +69,19 @@ impl Machine {
 
     pub fn of_life(&mut self, life: u64) -> Option<&mut Process> {
         self.process.as_mut().filter(|_| self.life == life)
+    }
+
+    /// Whether it is sure that no leader of a later term is elected yet, with what clocks drift
+    /// apart.
+    pub fn is_supported(&self, group: GroupId, later: Term) -> bool {
+        const DRIFT_TICKS: u64 = 5;
+        let Some(process) = self.process.as_ref().filter(|_| !self.is_paused) else {
+            return false;
+        };
+        let leadership = process.groups.status(group).map(|status| status.leadership);
+        let end = process.groups.support(group);
+        leadership.is_some_and(|it| it.term() < later)
+            && end.is_some_and(|end| end.0 > process.groups.now().0 + DRIFT_TICKS)
     }
 
     /// A leader has added a replica on this node.

@@ -120,7 +120,13 @@ impl World {
         let replica = process.groups.status(group).expect("it exists").replica;
         if let Some(Leadership::Leader { term }) = leadership {
             self.oracle.lead(group, term, replica, run);
+            if self.machines.iter().any(|other| other.is_supported(group, term)) {
+                let text = format!("{group:?} has a leader of {term:?}, and one with support");
+                self.oracle.fail(text);
+            }
         }
+        let target = &mut self.machines[machine];
+        let process = target.process.as_mut().expect("it is awake");
         if let Some(base) = install {
             let (_, state) = &target.disk.snapshots[&(group, replica, base.index)];
             process.toys.insert(group, *state);
