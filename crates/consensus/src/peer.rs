@@ -3,7 +3,7 @@
 use crate::message::{Beat, Origin, RunId, Support};
 use crate::output::Refusal;
 use crate::timer::Ticks;
-use ebb_model::{GroupId, Term};
+use ebb_model::{GroupId, Planted, Term};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Laws:
@@ -58,9 +58,11 @@ impl Peer {
     }
 
     /// Records the peer's promise to the run that it names.
-    pub(crate) fn supported_by(&mut self, support: Support, own: RunId, now: Ticks, term: Ticks) {
+    pub(crate) fn supported_by(&mut self, support: Support, own: RunId, now: Ticks, length: Ticks) {
         if support.run == own {
-            let until = support.sent_at.min(now) + term;
+            let is_late = Planted::SupportOutlivesPromise.is_on();
+            let from = if is_late { now } else { support.sent_at.min(now) };
+            let until = from + length;
             let groups = support.groups.into_iter();
             self.supported = groups.map(|(group, term)| (group, (term, until))).collect();
         }

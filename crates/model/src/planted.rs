@@ -84,6 +84,8 @@ planted! {
         SnapshotKeepsMembers,
         /// A leader calls an entry committed that it alone has.
         CommittedAlone,
+        /// A leader counts the support of a follower from the moment in which it hears of it.
+        SupportOutlivesPromise,
         /// A replica that has lost its log votes under its old id.
         WipedReplicaVotes,
     }
