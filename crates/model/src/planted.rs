@@ -84,7 +84,7 @@ planted! {
         SnapshotKeepsMembers,
         /// A leader calls an entry committed that it alone has.
         CommittedAlone,
-        /// A leader counts the support of a follower from the moment in which it hears of it.
+        /// A leader counts a follower's support from when the promise arrives.
         SupportOutlivesPromise,
         /// A replica that has lost its log votes under its old id.
         WipedReplicaVotes,
