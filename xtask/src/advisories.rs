@@ -2,7 +2,8 @@
 //!
 //! CI machines may not reach the RustSec database, so its verdict on our packages is recorded in
 //! `advisories.toml`; a package without a record is an error. `--database DIR`, a checkout of the
-//! database, writes the file anew.
+//! database, writes the file anew. `deny.toml` lists accepted advisories with their reasons, in
+//! cargo-deny's format.
 
 use crate::{Outcome, tool};
 use semver::{Version, VersionReq};
@@ -29,6 +30,24 @@ struct Affects {
     patched: Vec<VersionReq>,
     #[serde(default)]
     unaffected: Vec<VersionReq>,
+}
+
+#[derive(Deserialize)]
+struct Deny {
+    advisories: Accepted,
+}
+
+#[derive(Deserialize)]
+struct Accepted {
+    ignore: Vec<Exception>,
+}
+
+#[derive(Deserialize)]
+struct Exception {
+    id: String,
+    /// An exception without a reason is an error.
+    #[expect(dead_code, reason = "for the reader of deny.toml")]
+    reason: String,
 }
 
 #[derive(Deserialize)]
@@ -64,8 +83,10 @@ pub fn run(database: Option<PathBuf>) -> Outcome<()> {
         fs::write(&file, toml::to_string(&look_up(&packages, &database)?)?)?;
     }
     let known: Known = toml::from_str(&fs::read_to_string(&file)?)?;
+    let deny: Deny = toml::from_str(&fs::read_to_string(tool::root().join("deny.toml"))?)?;
+    let accepted = deny.advisories.ignore.into_iter().map(|exception| exception.id).collect();
     let wrong: Vec<String> =
-        packages.iter().filter_map(|package| verdict(package, &known)).collect();
+        packages.iter().filter_map(|package| verdict(package, &known, &accepted)).collect();
     if wrong.is_empty() {
         println!(
             "{} packages, none at a version that an advisory of before {} speaks of",
@@ -78,7 +99,7 @@ pub fn run(database: Option<PathBuf>) -> Outcome<()> {
 }
 
 /// The reason to refuse a package, if there is one.
-fn verdict(package: &Package, known: &Known) -> Option<String> {
+fn verdict(package: &Package, known: &Known, accepted: &BTreeSet<String>) -> Option<String> {
     let Package { name, version, .. } = package;
     let Some(advisories) = known.advisories.get(name) else {
         return (!known.silent.contains(name)).then(|| {
@@ -93,7 +114,7 @@ fn verdict(package: &Package, known: &Known) -> Option<String> {
     };
     let hit: Vec<&str> = advisories
         .iter()
-        .filter(|(_, affects)| !clear(affects))
+        .filter(|(id, affects)| !clear(affects) && !accepted.contains(*id))
         .map(|(id, _)| id.as_str())
         .collect();
     (!hit.is_empty()).then(|| format!("{name} {version}: {}", hit.join(", ")))
@@ -151,6 +172,10 @@ mod tests {
         \"a\"\n\n[versions]\npatched = [\">= 1.2.0\"]\nunaffected = [\"< 1.0.0\"]\n```\n# A bug\n";
 
     fn verdict_on(name: &str, version: &str) -> Option<String> {
+        verdict_with(name, version, &[])
+    }
+
+    fn verdict_with(name: &str, version: &str, accepted: &[&str]) -> Option<String> {
         let Entry { advisory, versions } = parse(TEXT).unwrap();
         let advisories = BTreeMap::from([("a".into(), BTreeMap::from([(advisory.id, versions)]))]);
         let known = Known {
@@ -161,7 +186,14 @@ mod tests {
         verdict(
             &Package { name: name.into(), version: version.parse().unwrap(), source: None },
             &known,
+            &accepted.iter().map(|id| (*id).into()).collect(),
         )
+    }
+
+    #[test]
+    fn an_accepted_advisory_is_no_error() {
+        assert_eq!(verdict_with("a", "1.1.9", &["RUSTSEC-1"]), None);
+        assert!(verdict_with("a", "1.1.9", &["RUSTSEC-2"]).is_some());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Allowed dependencies between crates (ARCHITECTURE.md): `ebb -> surface, node, client,
 //! adapters`; `surface -> client`; `node, client -> core, ports, format`;
 //! `node -> journal, store`; `journal -> ports, format`; `store -> ports, core`;
-//! `adapters -> ports -> model`; `core -> model`; `sim` replaces the adapters.
+//! `adapters -> ports -> model`; `core, consensus -> model`; `sim` replaces the adapters.
 
 use crate::{Outcome, tool};
 use std::collections::BTreeMap;
@@ -17,6 +17,7 @@ const RULES: &[Rule] = &[
     Rule { name: "ebb-model", uses: &[], tests: &[] },
     Rule { name: "ebb-format", uses: &["ebb-model"], tests: &[] },
     Rule { name: "ebb-core", uses: &["ebb-model"], tests: &[] },
+    Rule { name: "ebb-consensus", uses: &["ebb-model"], tests: &[] },
     Rule { name: "ebb-ports", uses: &["ebb-model"], tests: &[] },
     Rule { name: "ebb-journal", uses: &["ebb-format", "ebb-model", "ebb-ports"], tests: &[] },
     Rule { name: "ebb-store", uses: &["ebb-core", "ebb-model", "ebb-ports"], tests: &[] },

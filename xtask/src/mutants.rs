@@ -98,6 +98,7 @@ fn find(
     }
     let packages: &[&'static str] = match layer {
         Layer::Core => &["ebb-core", "ebb-sim"],
+        Layer::Consensus => &["ebb-consensus"],
         Layer::Node => &["ebb-journal", "ebb-store", "ebb-node", "ebb-sim"],
         Layer::Client => &["ebb-client", "ebb-sim"],
         Layer::Bucket => &["ebb-bucket"],

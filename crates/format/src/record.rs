@@ -12,8 +12,8 @@
 use crate::body::{self, u32_at, u64_at};
 use crate::segment::Generation;
 use crate::{Format, FormatError, crc32c};
-pub use ebb_model::Position;
 use ebb_model::{Command, Incarnation, LocalCommand, LogIndex};
+pub use ebb_model::{GroupId, Position, Term};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::ops::RangeInclusive;
@@ -37,28 +37,6 @@ pub struct RecordHeader {
     /// Index of the command in its group. Of a marker: 0.
     pub index: LogIndex,
 }
-
-/// A sequence of commands with indices of its own. All groups of a node share one stream of
-/// segments.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct GroupId(pub u32);
-
-impl GroupId {
-    /// Commands about this node's disk. They are never sent to another node.
-    pub const LOCAL: GroupId = GroupId(0);
-
-    /// Commands of the volume's only partition. All groups but [`GroupId::LOCAL`] are partitions.
-    pub const PARTITION: GroupId = GroupId(1);
-}
-
-/// Term of the leader that wrote a record. Of [`GroupId::LOCAL`]: the number of the run.
-///
-/// Laws: the terms of a group never fall. A term and an index of a group name one command for ever,
-/// also if a power cut has taken it.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
-)]
-pub struct Term(pub u64);
 
 /// `C` and `L` are references where the payload is only written.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -155,6 +155,28 @@ pub const SESSION_SLOTS: u16 = 64;
 )]
 pub struct Position(pub u64);
 
+/// A sequence of commands with indices of its own. All groups of a node share one stream of
+/// segments.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct GroupId(pub u32);
+
+impl GroupId {
+    /// Commands about this node's disk. They are never sent to another node.
+    pub const LOCAL: GroupId = GroupId(0);
+
+    /// Commands of the volume's only partition. All groups but [`GroupId::LOCAL`] are partitions.
+    pub const PARTITION: GroupId = GroupId(1);
+}
+
+/// Term of the leader that wrote a record. Of [`GroupId::LOCAL`]: the number of the run.
+///
+/// Laws: the terms of a group never fall. A term and an index of a group name one command for ever,
+/// also if a power cut has taken it.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct Term(pub u64);
+
 /// Position of a command in a partition's log, from 1.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,

@@ -6,6 +6,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layer {
     Core,
+    Consensus,
     Node,
     Client,
     Bucket,
@@ -69,6 +70,24 @@ planted! {
         LoopAllowed,
         /// A default ACL is not inherited.
         AclNotInherited,
+    }
+    Consensus {
+        /// A vote leaves before it is forced.
+        VoteBeforeForce,
+        /// An acceptance of entries leaves before they are forced.
+        AcceptBeforeForce,
+        /// The only voter of a group keeps its term when it starts again.
+        TermKept,
+        /// A leader answers a read without asking a quorum whether it still leads.
+        ReadWithoutQuorum,
+        /// The header of a snapshot has the members of the snapshot before.
+        SnapshotKeepsMembers,
+        /// A leader calls an entry committed that it alone has.
+        CommittedAlone,
+        /// A leader counts a follower's support from when the promise arrives.
+        SupportOutlivesPromise,
+        /// A replica that has lost its log votes under its old id.
+        WipedReplicaVotes,
     }
     Node {
         /// A lease is granted of an inode that is about to change.
