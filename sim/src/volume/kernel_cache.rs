@@ -25,12 +25,14 @@ struct State {
     clock: Rc<dyn Clock>,
     rng: Rng,
     attrs: RefCell<BTreeMap<Ino, Attr>>,
-    /// With the time when the name ends by itself.
-    names: RefCell<BTreeMap<(Ino, Name), (Option<Ino>, Duration)>>,
+    names: RefCell<BTreeMap<(Ino, Name), Cached>>,
     /// When the process was last seen to run.
     ran: Cell<Duration>,
     hits: Cell<u64>,
 }
+
+/// What a name leads to, and the time when it ends by itself.
+type Cached = (Option<Ino>, Duration);
 
 impl KernelCache {
     pub fn new(process: &Process, client: &Client, rng: Rng) -> KernelCache {

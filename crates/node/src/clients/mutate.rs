@@ -503,19 +503,33 @@ impl Node {
         offset: u64,
         data: &Bytes,
     ) -> Result<u64, RpcError> {
-        let failed = |error| self.disk_failed(location.ino, error);
-        let error = match self.store.write(location, offset, data.clone()).await {
+        match self.store.write(location, offset, data.clone()).await {
             Ok(()) => {
                 self.trouble(Subject::Disk(location.ino), None);
-                return Ok(data.len() as u64);
+                Ok(data.len() as u64)
             }
-            Err(error) => error,
-        };
+            Err(error) => {
+                let is_replayed = context.replay.is_some();
+                Box::pin(self.stored_until_full(location, offset, data, error, is_replayed)).await
+            }
+        }
+    }
+
+    /// How many bytes are there of a write that has failed with this error.
+    async fn stored_until_full(
+        &self,
+        location: &StoreLocation,
+        offset: u64,
+        data: &Bytes,
+        error: DiskError,
+        is_replayed: bool,
+    ) -> Result<u64, RpcError> {
+        let failed = |error| self.disk_failed(location.ino, error);
         let is_full = error == DiskError::NoSpace;
         let error = failed(error);
         // After any other error nothing is assumed of the bytes. A replayed write has the length
         // that its client was told.
-        if !is_full || context.replay.is_some() || Planted::FailedWriteKeepsBytes.is_on() {
+        if !is_full || is_replayed || Planted::FailedWriteKeepsBytes.is_on() {
             return Err(error);
         }
         let replaceable = location.size_bytes.saturating_sub(offset).min(data.len() as u64);
