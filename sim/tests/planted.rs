@@ -66,13 +66,3 @@ fn finds_an_entry_that_is_left_out_between_pages() {
 fn finds_a_commit_interval_without_a_force() {
     finds(Planted::IntervalForgotten);
 }
-
-#[test]
-fn finds_a_short_write_answered_as_a_whole_one() {
-    finds(Planted::ShortWriteWhole);
-}
-
-#[test]
-fn finds_a_failed_write_that_keeps_its_first_bytes() {
-    finds(Planted::FailedWriteKeepsBytes);
-}

@@ -9,6 +9,7 @@ use ebb_sim::volume::rig;
 use ebb_sim::{DiskFaults, DiskOperation, FaultPlan, Process, Rate, SECTOR_BYTES, Slowness, World};
 use futures_util::future::{Either, join, join_all, select};
 use std::ops::Range;
+use std::panic::catch_unwind;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -440,6 +441,18 @@ fn write_cut_short_by_a_full_disk_is_a_short_write() {
             assert!(requester.read(ino, len_bytes).await == data, "other bytes");
         };
         world.run(scenario).unwrap_or_else(|failure| panic!("{blocks}, {copies}: {failure}"));
+    }
+}
+
+/// Few seeds have a disk that becomes full during a write over gaps, so this scenario must find the
+/// bugs of short writes.
+#[test]
+fn short_write_scenario_finds_planted_bugs() {
+    for bug in [Planted::ShortWriteWhole, Planted::FailedWriteKeepsBytes] {
+        let scenario = || {
+            planted_during(Some(bug), write_cut_short_by_a_full_disk_is_a_short_write);
+        };
+        assert!(catch_unwind(scenario).is_err(), "{bug:?} is not found");
     }
 }
 
