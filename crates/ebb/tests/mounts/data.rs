@@ -525,7 +525,7 @@ fn write_that_a_full_disk_cuts_short_says_so() {
     assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC));
     assert!(fs::read(place.path("mnt/file")).unwrap() == model, "other bytes");
 
-    drop(file);
+    drop((file, ballast));
     place.kill("mnt");
     place.ebb(&["umount", "mnt"]).refused(1, "goes on with it");
     fs::remove_file(place.path("small/ballast")).unwrap();
