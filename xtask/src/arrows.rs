@@ -1,7 +1,8 @@
 //! Allowed dependencies between crates (ARCHITECTURE.md): `ebb -> surface, node, client,
 //! adapters`; `surface -> client`; `node, client -> core, ports, format`;
 //! `node -> journal, store`; `journal -> ports, format`; `store -> ports, core`;
-//! `adapters -> ports -> model`; `core, consensus -> model`; `sim` replaces the adapters.
+//! `adapters -> ports -> model`; `os -> certificates`; `core, consensus -> model`; `sim` replaces
+//! the adapters.
 
 use crate::{Outcome, tool};
 use std::collections::BTreeMap;
@@ -31,12 +32,17 @@ const RULES: &[Rule] = &[
         uses: &["ebb-core", "ebb-format", "ebb-model", "ebb-ports"],
         tests: &["ebb-sim", "ebb-node"],
     },
-    Rule { name: "ebb-os", uses: &["ebb-format", "ebb-model", "ebb-ports"], tests: &[] },
+    Rule {
+        name: "ebb-os",
+        uses: &["ebb-certificates", "ebb-format", "ebb-model", "ebb-ports"],
+        tests: &[],
+    },
     Rule {
         name: "ebb-bucket",
         uses: &["ebb-model", "ebb-ports"],
         tests: &["ebb-bucket", "ebb-s3-server"],
     },
+    Rule { name: "ebb-certificates", uses: &["ebb-model"], tests: &[] },
     Rule { name: "ebb-encryption", uses: &["ebb-format", "ebb-ports"], tests: &[] },
     Rule { name: "ebb-fuse", uses: &["ebb-client", "ebb-model"], tests: &["ebb-ports"] },
     Rule { name: "ebb-cli", uses: &["ebb-model"], tests: &[] },
@@ -46,6 +52,7 @@ const RULES: &[Rule] = &[
         uses: &[
             "ebb-bench",
             "ebb-bucket",
+            "ebb-certificates",
             "ebb-cli",
             "ebb-client",
             "ebb-encryption",

@@ -3,8 +3,9 @@
 use crate::failure::Failure;
 use crate::output::{self, Shown};
 use crate::progress::Progress;
+use crate::security;
 use crate::source::{Source, names};
-use ebb_cli::args::{LsDirty, Target};
+use ebb_cli::args::{LsDirty, Target, Tls};
 use ebb_cli::places::{MountRecord, RunDir};
 use ebb_client::{ClientPorts, Link, WireLink};
 use ebb_fuse::Mount;
@@ -36,12 +37,12 @@ const SUCCESSION_POLL: Duration = Duration::from_millis(20);
 const LINK_PATIENCE: Duration = Duration::from_secs(20);
 
 pub async fn status(target: Target) -> Result<(), Failure> {
-    let node = ResolvedTarget::of(&target.path)?;
+    let node = ResolvedTarget::of(&target.path, &target.tls)?;
     output::reply_on(node.mount.as_ref(), &node.ask(AdminRequest::Status).await?, target.output)
 }
 
 pub async fn list_dirty(args: LsDirty) -> Result<(), Failure> {
-    let node = ResolvedTarget::of(&args.target.path)?;
+    let node = ResolvedTarget::of(&args.target.path, &args.target.tls)?;
     let (mut items, mut after) = (Vec::new(), None);
     // One answer holds a limited number of files.
     let left_out = loop {
@@ -61,7 +62,7 @@ pub async fn list_dirty(args: LsDirty) -> Result<(), Failure> {
 }
 
 pub async fn flush(target: Target) -> Result<(), Failure> {
-    let node = ResolvedTarget::at(&target.path, Last::Followed).await?;
+    let node = ResolvedTarget::at(&target.path, Last::Followed, &target.tls).await?;
     let path = node.path().await?;
     let reply =
         {
@@ -108,7 +109,7 @@ fn refusal(refused: &RefusedCounts) -> String {
 }
 
 /// Shows the bytes left to flush, as often as the node answers. The flush itself reports its end.
-async fn watch(address: &str) -> Infallible {
+async fn watch(address: &NodeAddress) -> Infallible {
     let mut progress = Progress::new("flush");
     loop {
         tokio::time::sleep(POLL).await;
@@ -119,12 +120,12 @@ async fn watch(address: &str) -> Infallible {
 }
 
 pub async fn explain(target: Target) -> Result<(), Failure> {
-    let node = ResolvedTarget::at(&target.path, Last::Named).await?;
+    let node = ResolvedTarget::at(&target.path, Last::Named, &target.tls).await?;
     let reply = node.ask(AdminRequest::Explain { path: node.path().await? }).await?;
     output::reply_on(node.mount.as_ref(), &reply, target.output)
 }
 
-pub async fn node_status(address: &str) -> Result<Status, Failure> {
+pub async fn node_status(address: &NodeAddress) -> Result<Status, Failure> {
     match ask(address, AdminRequest::Status).await {
         Ok(AdminReply::Status(status)) => Ok(*status),
         Ok(_) => Err(Failure::of(address, "a reply of the wrong kind")),
@@ -141,12 +142,39 @@ pub enum Last {
     Named,
 }
 
+/// Where a node listens, and how connections to it are secured.
+#[derive(Clone)]
+pub struct NodeAddress {
+    /// `host:port` or `unix:/path`.
+    address: String,
+    tls: Tls,
+}
+
+impl NodeAddress {
+    /// `given` stands on the command line, and takes precedence over the settings of the mount.
+    pub fn of(record: &MountRecord, given: &Tls) -> NodeAddress {
+        let tls = match given {
+            Tls { tls: None, insecure: false } => {
+                Tls { tls: record.tls.clone(), insecure: record.insecure }
+            }
+            given => given.clone(),
+        };
+        NodeAddress { address: record.control.clone(), tls }
+    }
+}
+
+impl std::fmt::Display for NodeAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.address)
+    }
+}
+
 /// The node that a path or address on the command line means.
 #[derive(Clone)]
 pub struct ResolvedTarget {
     /// The target as the user gave it.
     given: PathBuf,
-    pub address: String,
+    pub address: NodeAddress,
     /// The volume named by the target; the node must serve it.
     volume: Option<String>,
     /// The path from the root of the mount, or of the volume if there is no mount.
@@ -156,13 +184,13 @@ pub struct ResolvedTarget {
 }
 
 impl ResolvedTarget {
-    pub fn of(target: &Path) -> Result<ResolvedTarget, Failure> {
+    pub fn of(target: &Path, tls: &Tls) -> Result<ResolvedTarget, Failure> {
         let run_dir = RunDir::of_user()
             .map_err(|error| Failure::of("the run directory cannot be used", error))?;
         let found = run_dir.find(target).map_err(|error| Failure::of(target.shown(), error))?;
         match found {
-            Some((record, below)) => ResolvedTarget::on_mount(target, record, &below),
-            None => served(target)?.ok_or_else(|| {
+            Some((record, below)) => ResolvedTarget::on_mount(target, record, &below, tls),
+            None => served(target, tls)?.ok_or_else(|| {
                 let what = match Mount::has(target) {
                     Ok(true) => {
                         "is on a mount of ebb that another user has made, and only that \
@@ -182,10 +210,10 @@ impl ResolvedTarget {
     /// find nothing below a link, or operate on the link itself. The mount is accessed only at a
     /// link: a kernel that looks up a missing name caches it as absent, even after a restore from
     /// the trash.
-    pub async fn at(target: &Path, last: Last) -> Result<ResolvedTarget, Failure> {
+    pub async fn at(target: &Path, last: Last, tls: &Tls) -> Result<ResolvedTarget, Failure> {
         let last =
             if target.as_os_str().as_bytes().ends_with(b"/") { Last::Followed } else { last };
-        let mut asked = ResolvedTarget::of(target)?;
+        let mut asked = ResolvedTarget::of(target, tls)?;
         while let Some((link, rest)) = asked.first_link(last).await? {
             let failed = |why: String| Failure::of(target.shown(), why);
             let real = real_path(&link)
@@ -196,7 +224,7 @@ impl ResolvedTarget {
             }
             let path =
                 rest.iter().fold(real, |path, name| path.join(OsStr::from_bytes(name.as_bytes())));
-            asked = ResolvedTarget { given: target.to_owned(), ..ResolvedTarget::of(&path)? };
+            asked = ResolvedTarget { given: target.to_owned(), ..ResolvedTarget::of(&path, tls)? };
         }
         Ok(asked)
     }
@@ -235,7 +263,7 @@ impl ResolvedTarget {
     }
 
     /// The mount of this machine, where there is just one.
-    pub fn only_mount() -> Result<ResolvedTarget, Failure> {
+    pub fn only_mount(tls: &Tls) -> Result<ResolvedTarget, Failure> {
         let run_dir = RunDir::of_user()
             .map_err(|error| Failure::of("the run directory cannot be used", error))?;
         let records = run_dir
@@ -248,7 +276,7 @@ impl ResolvedTarget {
                 Err(Failure::Usage("nothing is mounted: say which node by HOST:PORT".into()))
             }
             (Some(record), true) => {
-                ResolvedTarget::on_mount(&record.mountpoint.clone(), record, Path::new(""))
+                ResolvedTarget::on_mount(&record.mountpoint.clone(), record, Path::new(""), tls)
             }
             (Some(last), false) => {
                 let all = alive.iter().chain([&last]).map(|record| record.mountpoint.shown());
@@ -274,6 +302,7 @@ impl ResolvedTarget {
         target: &Path,
         record: MountRecord,
         below: &Path,
+        tls: &Tls,
     ) -> Result<ResolvedTarget, Failure> {
         let record = succeeded(record);
         let mountpoint = record.mountpoint.shown();
@@ -289,7 +318,7 @@ impl ResolvedTarget {
             .ok_or_else(|| Failure::Usage(format!("{} cannot be a path", target.shown())))?;
         Ok(ResolvedTarget {
             given: target.to_owned(),
-            address: record.control.clone(),
+            address: NodeAddress::of(&record, tls),
             volume: None,
             below,
             mount: Some(record),
@@ -342,7 +371,7 @@ impl ResolvedTarget {
     }
 
     pub fn is_on_node_of(&self, other: &ResolvedTarget) -> bool {
-        self.address == other.address && self.volume == other.volume
+        self.address.address == other.address.address && self.volume == other.volume
     }
 
     /// The node's reply, for callers that handle refusals themselves.
@@ -406,14 +435,14 @@ fn succeeded(mut record: MountRecord) -> MountRecord {
 
 /// `ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]`, or `HOST:PORT` with any volume, unless a file has that
 /// name.
-fn served(target: &Path) -> Result<Option<ResolvedTarget>, Failure> {
+fn served(target: &Path, tls: &Tls) -> Result<Option<ResolvedTarget>, Failure> {
     let Some(text) = target.to_str() else { return Ok(None) };
     let given = target.to_owned();
     match Source::parse(text) {
         Ok(Source::Served { address, volume, subdirectory }) => {
             return Ok(Some(ResolvedTarget {
                 given,
-                address,
+                address: NodeAddress { address, tls: tls.clone() },
                 volume: Some(volume),
                 below: subdirectory,
                 mount: None,
@@ -433,7 +462,7 @@ fn served(target: &Path) -> Result<Option<ResolvedTarget>, Failure> {
     let is_address = port.is_some() && std::fs::symlink_metadata(target).is_err();
     Ok(is_address.then(|| ResolvedTarget {
         given,
-        address: text.to_owned(),
+        address: NodeAddress { address: text.to_owned(), tls: tls.clone() },
         volume: None,
         below: Vec::new(),
         mount: None,
@@ -456,7 +485,7 @@ impl std::fmt::Display for AskError {
 }
 
 /// One request over a connection of its own.
-async fn ask(address: &str, request: AdminRequest) -> Result<AdminReply, AskError> {
+async fn ask(address: &NodeAddress, request: AdminRequest) -> Result<AdminReply, AskError> {
     let line = NodeConnection::to(address).await?;
     // Other work takes as long as it takes.
     let patience = if request == AdminRequest::Status { STATUS_PATIENCE } else { Duration::MAX };
@@ -480,13 +509,16 @@ pub struct NodeConnection {
 }
 
 impl NodeConnection {
-    pub async fn to(address: &str) -> Result<NodeConnection, AskError> {
+    pub async fn to(address: &NodeAddress) -> Result<NodeConnection, AskError> {
+        let NodeAddress { address, tls } = address;
+        let security = security::open(tls).map_err(AskError::Unreachable)?;
         let ports = ClientPorts {
             clock: Rc::new(OsClock),
             entropy: Rc::new(OsEntropy),
             spawn: Rc::new(OsSpawn),
         };
-        let line = NodeConnection { link: WireLink::new(Rc::new(OsNet), ports, address.into()) };
+        let net = Rc::new(OsNet::new(security));
+        let line = NodeConnection { link: WireLink::new(net, ports, address.clone()) };
         match line.link.connect().await {
             Ok(()) => Ok(line),
             Err(error) => Err(line.explain(error)),

@@ -9,7 +9,7 @@ use crate::output::{self, Shown};
 use crate::progress::Progress;
 use crate::settings;
 use crate::source::path_bytes;
-use ebb_cli::args::{Backup, Restore, TakeAway};
+use ebb_cli::args::{Backup, Restore, TakeAway, Tls};
 use ebb_cli::member;
 use ebb_cli::render::with_path;
 use ebb_cli::units::Bytes;
@@ -23,7 +23,7 @@ use std::path::Path;
 
 /// `ebb backup`
 pub async fn back_up(args: Backup) -> Result<(), Failure> {
-    let node = ResolvedTarget::of(&args.mount)?;
+    let node = ResolvedTarget::of(&args.mount, &Tls::default())?;
     let record = node.mount.as_ref().filter(|record| record.embedded);
     let record = record.ok_or_else(|| {
         Failure::Usage(format!("{} has its node elsewhere: back it up there", args.mount.shown()))

@@ -16,7 +16,7 @@ const PIECE_BYTES: u64 = 64 << 20;
 
 pub async fn run(args: Evict) -> Result<(), Failure> {
     let rate_limit = RateLimit::new(args.rate)?;
-    let node = ResolvedTarget::at(&args.target.path, Last::Followed).await?;
+    let node = ResolvedTarget::at(&args.target.path, Last::Followed, &args.target.tls).await?;
     let mut signals = Signals::listen()?;
     let freed = Cell::new(0);
     let outcome = tokio::select! {

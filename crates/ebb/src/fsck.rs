@@ -67,7 +67,7 @@ async fn check(args: &Fsck) -> Result<(), Failure> {
             path.display()
         )));
     }
-    let node = ResolvedTarget::of(path)?;
+    let node = ResolvedTarget::of(path, &args.target.tls)?;
     let report = of_node(&node, args.bucket).await?;
     if !args.repair || report.problems.iter().all(|problem| problem.remedy.is_none()) {
         return tell(report, args.target.output);
@@ -140,7 +140,7 @@ async fn of_node(node: &ResolvedTarget, bucket: bool) -> Result<FsckReport, Fail
 
 /// `ebb rollback`: resets a file to the content of its object (O-74).
 pub async fn roll_back(args: Rollback) -> Result<(), Failure> {
-    let node = ResolvedTarget::at(&args.target.path, Last::Followed).await?;
+    let node = ResolvedTarget::at(&args.target.path, Last::Followed, &args.target.tls).await?;
     let question = format!(
         "Lose what was written to {} since it was last sent to the bucket?",
         args.target.path.shown()

@@ -14,6 +14,7 @@ use ebb_cli::places::{Left, RunDir};
 use ebb_model::ClusterId;
 use ebb_node::side_by_side::Member;
 use ebb_node::{Node, Options, Stopped};
+use ebb_os::{OsNet, Security};
 use ebb_ports::Ports;
 use futures_util::future::{try_join, try_join_all};
 use std::path::Path;
@@ -47,11 +48,13 @@ pub struct LockedDir<'a> {
 /// Call before the first request to the storage, which may take long.
 pub async fn lock<'a>(
     data_dir: &'a DataDir<'a>,
+    security: &Security,
     report: &mut Report,
     signals: &mut Signals,
 ) -> Result<LockedDir<'a>, Failure> {
     let ports = ebb_os::ports(data_dir.path)
         .map_err(|error| Failure::of("the data directory cannot be used", error))?;
+    let ports = Ports { net: Rc::new(OsNet::new(security.clone())), ..ports };
     predecessor::lock(&*ports.disk, data_dir.path, report, signals).await?;
     Ok(LockedDir { ports, data_dir })
 }

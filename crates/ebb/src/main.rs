@@ -5,6 +5,7 @@ mod attribute;
 mod backup;
 mod bench;
 mod busy;
+mod cert;
 mod daemon;
 mod data_dir;
 mod encryption;
@@ -25,6 +26,7 @@ mod progress;
 mod quota;
 mod rate_limit;
 mod refresh;
+mod security;
 mod serve;
 mod service;
 mod settings;
@@ -120,6 +122,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Backup(args) => block_on(backup::back_up(args)),
         Command::Restore(args) => block_on(backup::restore(args)),
         Command::Bench(args) => block_on(bench::run(args)),
+        Command::Cert(command) => cert::run(command),
         Command::Version(output) => output::version(output),
         Command::Completion { shell } => {
             let mut script = Vec::new();

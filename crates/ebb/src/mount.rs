@@ -12,7 +12,7 @@ use crate::signals::Signals;
 use crate::source::Source;
 use crate::supervisor::{self, Mode};
 use crate::supervisor_link::SupervisorLink;
-use crate::{block_on, log, passthrough};
+use crate::{block_on, log, passthrough, security};
 use ebb_cli::args;
 use ebb_cli::places::{self, Left, MountRecord, Process, RunDir};
 use ebb_client::{AttachError, Client, ClientPorts, Grant, Link, LocalLink, WireLink};
@@ -20,6 +20,7 @@ use ebb_fuse::{Consistency, Ids, Mount, MountError, MountOptions, Session, Volum
 use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
 use ebb_node::head::TakeOver;
+use ebb_os::{OsNet, Security};
 use ebb_ports::Disk;
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -46,6 +47,8 @@ struct Plan {
     /// Default data directories of this volume under earlier spellings of its address.
     former_data_dirs: Vec<PathBuf>,
     listen: Option<String>,
+    tls: args::Tls,
+    security: Security,
     /// Passthrough is granted to the kernel where it is safe.
     passthrough: bool,
     consistency: args::Consistency,
@@ -199,6 +202,11 @@ impl Plan {
         let run_dir = RunDir::of_user()
             .map_err(|error| Failure::of("the run directory cannot be used", error))?;
         let (listen, mut node, bucket) = (args.listen, args.node, args.bucket);
+        let tls = security::located(args.tls)?;
+        let security = security::open(&tls).map_err(Failure::Failed)?;
+        if !is_resumed {
+            security::check_validity(&security)?;
+        }
         // A daemon has another working directory.
         if let Some(file) = &mut node.encryption.encryption_key_file {
             *file =
@@ -222,6 +230,8 @@ impl Plan {
             data_dir,
             former_data_dirs,
             listen,
+            tls,
+            security,
             passthrough,
             consistency,
             node,
@@ -266,6 +276,10 @@ impl Plan {
         if let Some(supervisor_link) = &self.supervisor_link {
             supervisor_link.hears();
         }
+        if matches!(self.security, Security::Insecure) {
+            tracing::warn!("{}", security::INSECURE);
+            report.warn(security::INSECURE);
+        }
         self.run_dir
             .sweep()
             .map_err(|error| Failure::of("the run directory cannot be used", error))?;
@@ -304,7 +318,7 @@ impl Plan {
             report.warn(&data_dir::former(former, &self.data_dir));
         }
         let node = loop {
-            let locked = host::lock(&data_dir, report, signals).await?;
+            let locked = host::lock(&data_dir, &self.security, report, signals).await?;
             self.locked.replace(Some(locked.ports.disk.clone()));
             if data_dir::may_hold_changes(&self.data_dir) {
                 self.is_in_use.set(true);
@@ -499,7 +513,8 @@ impl Plan {
     ) -> Result<Result<Client, AttachError>, Failure> {
         let ports = ebb_os::ports(&self.data_dir)
             .map_err(|error| Failure::of("the data directory cannot be used", error))?;
-        let link = WireLink::new(ports.net.clone(), ClientPorts::from(&ports), address.into());
+        let net = Rc::new(OsNet::new(self.security.clone()));
+        let link = WireLink::new(net, ClientPorts::from(&ports), address.into());
         let link = link.borrowing(passthrough::grantee(self.run_dir.clone()));
         report.note(&format!("attaching to {address}"));
         let name = format!(
@@ -583,6 +598,8 @@ impl Plan {
             supervisor: self.supervisor_link.as_ref().and_then(SupervisorLink::supervisor),
             allow_handover: false,
             control,
+            tls: self.tls.tls.clone(),
+            insecure: self.tls.insecure,
             counters: Some(self.run_dir.counters_socket()),
             subdirectory,
             root: None,

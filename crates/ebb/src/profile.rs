@@ -14,7 +14,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 pub async fn run(args: args::Profile) -> Result<(), Failure> {
-    let asked = ResolvedTarget::of(&args.path)?;
+    let asked = ResolvedTarget::of(&args.path, &args::Tls::default())?;
     let socket = asked.mount.as_ref().and_then(|record| record.counters.clone());
     let socket = socket.ok_or_else(|| {
         Failure::Usage(format!("{} is on no mount: a profile is of one", args.path.shown()))

@@ -18,12 +18,12 @@ pub async fn run(command: Quota) -> Result<(), Failure> {
         Quota::Get(target) => (target, |path| AdminRequest::Quotas { path }),
         Quota::List(target) => (target, |path| AdminRequest::ListQuotas { path }),
     };
-    let node = ResolvedTarget::at(&target.path, Last::Followed).await?;
+    let node = ResolvedTarget::at(&target.path, Last::Followed, &target.tls).await?;
     output::reply(&node.ask(request(node.path().await?)).await?, target.output)
 }
 
 async fn remove(target: Target) -> Result<(), Failure> {
-    let node = ResolvedTarget::at(&target.path, Last::Followed).await?;
+    let node = ResolvedTarget::at(&target.path, Last::Followed, &target.tls).await?;
     let request = AdminRequest::SetQuota { path: node.path().await?, limits: None };
     let reply = node.ask_explaining(request, |error| match error {
         FsError::NoAttribute => Some(Failure::of(node.shown(), "it has no quota")),
@@ -43,7 +43,7 @@ async fn remove(target: Target) -> Result<(), Failure> {
 /// Waits until the whole tree has been counted. The user can interrupt the wait: the quota stays,
 /// and the node continues counting.
 async fn set(args: SetQuota) -> Result<(), Failure> {
-    let node = ResolvedTarget::at(&args.target.path, Last::Followed).await?;
+    let node = ResolvedTarget::at(&args.target.path, Last::Followed, &args.target.tls).await?;
     let path = node.path().await?;
     let limits = QuotaLimits { bytes: args.bytes.map(|Bytes(bytes)| bytes), inodes: args.inodes };
     let mut reply =

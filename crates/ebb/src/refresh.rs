@@ -20,7 +20,7 @@ const JOBS: usize = 8;
 const LIST_PAGE: u32 = 1024;
 
 pub async fn run(args: Target) -> Result<(), Failure> {
-    let node = ResolvedTarget::at(&args.path, Last::Followed).await?;
+    let node = ResolvedTarget::at(&args.path, Last::Followed, &args.tls).await?;
     node.confirm().await?;
     let line = NodeConnection::to(&node.address)
         .await

@@ -8,8 +8,9 @@ use crate::host::Host;
 use crate::http::{Listener, Metrics};
 use crate::output::Shown;
 use crate::signals::Signals;
-use crate::{host, log, output, service, settings};
+use crate::{host, log, output, security, service, settings};
 use ebb_cli::{args, places};
+use ebb_os::Security;
 
 pub async fn run(args: args::Serve) -> Result<(), Failure> {
     settings::check(&args.node)?;
@@ -19,7 +20,12 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
             args.name
         )));
     }
+    let security = security::open(&security::located(args.tls)?).map_err(Failure::Failed)?;
+    security::check_validity(&security)?;
     log::to_stderr(args.node.log);
+    if matches!(security, Security::Insecure) {
+        tracing::warn!("{}", security::INSECURE);
+    }
     let mut signals = Signals::listen()?;
     let metrics = match &args.node.metrics {
         Some(address) => Some(Listener::at_address(&address.0).await?),
@@ -40,7 +46,7 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
     let listen = Some(args.listen.as_str());
     let place = DataDir { path: &data_dir, encryption: &args.node.encryption };
     let report = &mut Report::Closed;
-    let locked = host::lock(&place, report, &mut signals).await?;
+    let locked = host::lock(&place, &security, report, &mut signals).await?;
     let node = match host::open(
         &args.backing,
         &args.bucket,

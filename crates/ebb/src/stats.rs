@@ -20,8 +20,8 @@ pub async fn run(args: args::Stats) -> Result<(), Failure> {
         ));
     }
     let asked = match &args.path {
-        Some(path) => ResolvedTarget::of(path)?,
-        None => ResolvedTarget::only_mount()?,
+        Some(path) => ResolvedTarget::of(path, &args.tls)?,
+        None => ResolvedTarget::only_mount(&args.tls)?,
     };
     let show = |sample: &Sample| sample.show(&asked, args.json);
     let mut before = Sample::take(&asked).await?;

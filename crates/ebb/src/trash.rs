@@ -35,7 +35,7 @@ pub async fn run(command: Trash) -> Result<(), Failure> {
 }
 
 async fn list(target: Target) -> Result<(), Failure> {
-    let node = ResolvedTarget::at(&target.path, Last::Named).await?;
+    let node = ResolvedTarget::at(&target.path, Last::Named, &target.tls).await?;
     let mut entries = listed(&node, &node.path().await?).await?;
     entries.sort_by(|a, b| (&a.trashed.path, a.trashed.at).cmp(&(&b.trashed.path, b.trashed.at)));
     output::reply(&AdminReply::Trash { entries, next: None }, target.output)
@@ -57,7 +57,7 @@ async fn listed(node: &ResolvedTarget, path: &[Name]) -> Result<Vec<TrashEntry>,
 }
 
 async fn empty(args: EmptyTrash) -> Result<(), Failure> {
-    let node = ResolvedTarget::at(&args.target.path, Last::Named).await?;
+    let node = ResolvedTarget::at(&args.target.path, Last::Named, &args.target.tls).await?;
     let path = node.path().await?;
     let now = OsClock.wall();
     let age_secs = args.older_than.map_or(0, |span| span.0.as_secs());
@@ -76,9 +76,9 @@ async fn empty(args: EmptyTrash) -> Result<(), Failure> {
 }
 
 async fn restore(args: RestoreTrash) -> Result<(), Failure> {
-    let node = ResolvedTarget::at(&args.target.path, Last::Named).await?;
+    let node = ResolvedTarget::at(&args.target.path, Last::Named, &args.target.tls).await?;
     let to = match &args.to {
-        Some(to) => Some(ResolvedTarget::at(to, Last::Named).await?),
+        Some(to) => Some(ResolvedTarget::at(to, Last::Named, &args.target.tls).await?),
         None => None,
     };
     if let Some(to) = to.as_ref().filter(|to| !to.is_on_node_of(&node)) {

@@ -1,7 +1,7 @@
 //! `ebb umount`: the mount is removed, then dirty data is written to the bucket, then the daemon
 //! ends.
 
-use crate::ask::node_status;
+use crate::ask::{NodeAddress, node_status};
 use crate::failure::Failure;
 use crate::output::Shown;
 use crate::progress::Progress;
@@ -38,7 +38,7 @@ pub async fn run(args: args::Umount) -> Result<(), Failure> {
     {
         // While the daemon still answers. The status does not change: nothing is written, neither
         // there nor to the bucket.
-        Some(record) => Some(node_status(&record.control).await),
+        Some(record) => Some(node_status(&NodeAddress::of(record, &args::Tls::default())).await),
         None => None,
     };
     let outcome = match record {
@@ -126,7 +126,7 @@ async fn wait(record: MountRecord, device: Option<u64>, run_dir: &RunDir) -> io:
             && record.embedded
             // The daemon may be another one by now.
             && let Some(now) = run_dir.read(&record.mountpoint)?.filter(|now| now.is_of(&record))
-            && let Ok(status) = node_status(&now.control).await
+            && let Ok(status) = node_status(&NodeAddress::of(&now, &args::Tls::default())).await
         {
             progress.update(&status);
         }

@@ -8,7 +8,7 @@ use crate::pin;
 use crate::progress::Progress;
 use crate::rate_limit::RateLimit;
 use crate::signals::Signals;
-use ebb_cli::args::Warmup;
+use ebb_cli::args::{Tls, Warmup};
 use ebb_cli::render::with_path;
 use ebb_cli::units::Bytes;
 use ebb_model::*;
@@ -43,7 +43,8 @@ pub async fn run(args: Warmup, stay: Stay) -> Result<(), Failure> {
         .await
         .map_err(|error| Failure::of(&node.address, error))?;
     let (jobs, progress) = (args.jobs.into(), RefCell::new(Progress::new("warmup")));
-    let warming = Warming { node, line, jobs, rate_limit, progress, sum: RefCell::default() };
+    let (tls, sum) = (args.tls.clone(), RefCell::default());
+    let warming = Warming { node, line, jobs, rate_limit, tls, progress, sum };
     let interrupted =
         || Failure::Failed("interrupted; the same command goes on where it was".into());
     let pinned: Vec<PathBuf> = match stay {
@@ -97,7 +98,7 @@ async fn named(args: &Warmup) -> Result<(ResolvedTarget, Vec<Named>), Failure> {
     // Of the previous path: the paths of a list are usually on one mount.
     let mut mount: Option<(ResolvedTarget, Vec<Name>)> = None;
     for path in paths {
-        let asked = ResolvedTarget::of(&path)?;
+        let asked = ResolvedTarget::of(&path, &args.tls)?;
         let root = match mount {
             Some((other, root)) if asked.is_on_mount_of(&other) => root,
             _ => asked.root().await?,
@@ -132,6 +133,8 @@ struct Warming {
     line: NodeConnection,
     jobs: usize,
     rate_limit: RateLimit,
+    /// As given on the command line.
+    tls: Tls,
     progress: RefCell<Progress>,
     sum: RefCell<Sum>,
 }
@@ -230,7 +233,9 @@ impl Warming {
             Ok(Attr { kind: FileKind::Symlink, .. }) | Err(Refusal::Of(FsError::NotDirectory)) => {}
             known => return known,
         }
-        let real = ResolvedTarget::at(&named.path, Last::Followed).await.map_err(Refusal::All)?;
+        let real = ResolvedTarget::at(&named.path, Last::Followed, &self.tls)
+            .await
+            .map_err(Refusal::All)?;
         if !real.is_on_node_of(&self.node) {
             return Err(Refusal::All(elsewhere(&named.path)));
         }

@@ -12,6 +12,7 @@ mod file;
 pub mod fuzz;
 mod memory;
 mod net;
+mod security;
 mod shared_memory;
 mod spawn;
 
@@ -20,6 +21,7 @@ pub use disk::OsDisk;
 pub use entropy::OsEntropy;
 pub use memory::memory_bytes;
 pub use net::OsNet;
+pub use security::Security;
 pub use shared_memory::OsSharedMemory;
 pub use spawn::OsSpawn;
 
@@ -35,7 +37,7 @@ pub fn ports(data_dir: &Path) -> Result<Ports, DiskError> {
     }
     Ok(Ports {
         disk: Rc::new(OsDisk::open(data_dir)?),
-        net: Rc::new(OsNet),
+        net: Rc::new(OsNet::default()),
         clock: Rc::new(OsClock),
         entropy: Rc::new(OsEntropy),
         spawn: Rc::new(OsSpawn),

@@ -1,7 +1,9 @@
 //! Frames over TCP and unix sockets: `length u32, little endian | frame` (`docs/protocol/rpc.md`).
 
 use crate::descriptors;
+use crate::security::{self, Security, is_tls};
 use bytes::{Bytes, BytesMut};
+use ebb_certificates::{Credentials, explain};
 use ebb_format::rpc::MAX_MESSAGE_BYTES;
 use ebb_ports::{
     Connection, FrameReceiver, FrameSender, Listener, MAX_FRAME_BYTES, Net, NetError, PortFuture,
@@ -11,16 +13,31 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::task::{Context, Poll};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, WriteHalf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsStream;
 
 // The transport must carry every message that the format allows.
 const _: () = assert!(MAX_MESSAGE_BYTES == MAX_FRAME_BYTES);
 
 /// Addresses are `host:port`, or `unix:/path` for sockets that only the listening user can reach.
-pub struct OsNet;
+#[derive(Clone, Default)]
+pub struct OsNet {
+    security: Security,
+}
+
+impl OsNet {
+    pub fn new(security: Security) -> OsNet {
+        OsNet { security }
+    }
+}
+
+pub(crate) type Connected = Box<dyn Connection>;
 
 impl Net for OsNet {
     fn connect(&self, address: &str) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>> {
@@ -32,17 +49,24 @@ impl Net for OsNet {
                     .map_err(|error| unreachable(&address, error))?;
                 return Ok(over_unix(stream, address));
             }
-            let stream =
-                match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address)).await {
-                    Ok(result) => result.map_err(|error| unreachable(&address, error))?,
-                    Err(_) => {
-                        return Err(NetError::Unreachable {
-                            address,
-                            what: format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()),
-                        });
-                    }
-                };
-            over_tcp(stream, address)
+            let found = self.security.resolve(&address).await?;
+            let connect = TcpStream::connect(&found[..]);
+            let stream = match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
+                Ok(result) => result.map_err(|error| unreachable(&address, error))?,
+                Err(_) => {
+                    return Err(NetError::Unreachable {
+                        address,
+                        what: format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()),
+                    });
+                }
+            };
+            tune(&stream).map_err(|error| broken(&address, error))?;
+            match &self.security {
+                Security::LoopbackOnly | Security::Insecure => Ok(over_tcp(stream, address)),
+                Security::Tls(credentials) => {
+                    security::connect(credentials, stream, &address).await
+                }
+            }
         })
     }
 
@@ -56,11 +80,30 @@ impl Net for OsNet {
                     Box::new(AcceptingLocally { listener, path: path.into(), short: false });
                 return Ok(listener);
             }
-            let listener =
-                TcpListener::bind(&address).await.map_err(|error| unreachable(&address, error))?;
+            if let Security::Tls(credentials) = &self.security {
+                credentials.check_serves().map_err(|error| NetError::Unreachable {
+                    address: address.clone(),
+                    what: error.to_string(),
+                })?;
+            }
+            let found = self.security.resolve(&address).await?;
+            let listener = TcpListener::bind(&found[..])
+                .await
+                .map_err(|error| unreachable(&address, error))?;
             let bound = listener.local_addr().map_err(|error| unreachable(&address, error))?;
-            let listener: Box<dyn Listener> =
-                Box::new(Accepting { listener, address: bound.to_string(), short: false });
+            let (address, short) = (bound.to_string(), false);
+            let listener: Box<dyn Listener> = match &self.security {
+                Security::LoopbackOnly | Security::Insecure => {
+                    Box::new(Accepting { listener, address, short })
+                }
+                Security::Tls(credentials) => Box::new(AcceptingTls {
+                    listener,
+                    address,
+                    short,
+                    credentials: credentials.clone(),
+                    handshakes: JoinSet::new(),
+                }),
+            };
             Ok(listener)
         })
     }
@@ -101,9 +144,67 @@ impl Listener for Accepting {
                     self.listener.poll_accept(context)
                 })
                 .await?;
-                match over_tcp(stream, peer.to_string()) {
-                    Ok(connection) => return Ok(connection),
-                    Err(error) => tracing::debug!("{error}"),
+                match tune(&stream) {
+                    Ok(()) => return Ok(over_tcp(stream, peer.to_string())),
+                    Err(error) => tracing::debug!("{peer}: {error}"),
+                }
+            }
+        })
+    }
+
+    fn shortage(&mut self) -> Option<String> {
+        descriptors::shortage(self.short)
+    }
+
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+}
+
+/// Clients shake hands beside each other, so a slow one holds up itself alone.
+struct AcceptingTls {
+    listener: TcpListener,
+    address: String,
+    /// The last connection was accepted with a descriptor of the reserve.
+    short: bool,
+    credentials: Rc<Credentials>,
+    /// At most [`MAX_HANDSHAKES`], each with the value of `short` for its connection.
+    handshakes: JoinSet<(Result<Connected, NetError>, bool)>,
+}
+
+impl Listener for AcceptingTls {
+    fn accept(&mut self) -> PortFuture<'_, Result<Connected, NetError>> {
+        Box::pin(async {
+            let AcceptingTls { listener, address, short, credentials, handshakes } = self;
+            loop {
+                let mut is_short = false;
+                let has_room = handshakes.len() < MAX_HANDSHAKES;
+                tokio::select! {
+                    Some(done) = handshakes.join_next() => match done {
+                        Ok((Ok(connection), was_short)) => {
+                            *short = was_short;
+                            return Ok(connection);
+                        }
+                        Ok((Err(error @ NetError::Broken { .. }), _)) => {
+                            tracing::debug!("{error}")
+                        }
+                        Ok((Err(error), _)) => tracing::warn!("{error}"),
+                        Err(error) => tracing::error!(%error, "a TLS handshake"),
+                    },
+                    accepted = accept(address, &mut is_short, |context| {
+                        listener.poll_accept(context)
+                    }), if has_room => {
+                        let (stream, peer) = accepted?;
+                        if let Err(error) = tune(&stream) {
+                            tracing::debug!("{peer}: {error}");
+                            continue;
+                        }
+                        let credentials = credentials.clone();
+                        handshakes.spawn_local(async move {
+                            let peer = peer.to_string();
+                            (security::accept(&credentials, stream, peer).await, is_short)
+                        });
+                    }
                 }
             }
         })
@@ -202,10 +303,57 @@ async fn pass_over(address: &str, error: io::Error) -> Result<(), NetError> {
     }
 }
 
-fn over_tcp(stream: TcpStream, peer: String) -> Result<Box<dyn Connection>, NetError> {
-    tune(&stream).map_err(|error| broken(&peer, error))?;
+fn over_tcp(stream: TcpStream, peer: String) -> Connected {
     let (read, write) = stream.into_split();
-    Ok(Box::new(Halves { read, write, peer }))
+    Box::new(Halves { read, write, peer })
+}
+
+pub(crate) fn over_tls(stream: TlsStream<TcpStream>, peer: String) -> Connected {
+    let (read, write) = tokio::io::split(stream);
+    Box::new(Halves { read, write: TlsWrite(write), peer })
+}
+
+/// Dropping it closes its direction, as dropping the half of a socket does.
+struct TlsWrite(WriteHalf<TlsStream<TcpStream>>);
+
+impl Drop for TlsWrite {
+    fn drop(&mut self) {
+        // If the socket takes no more bytes, the peer sees a broken connection instead of a close.
+        let mut context = Context::from_waker(Waker::noop());
+        if let Poll::Ready(Err(error)) = Pin::new(&mut self.0).poll_shutdown(&mut context) {
+            tracing::debug!(%error, "a TLS connection was not closed");
+        }
+    }
+}
+
+impl AsyncWrite for TlsWrite {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
 }
 
 fn over_unix(stream: UnixStream, peer: String) -> Box<dyn Connection> {
@@ -223,10 +371,7 @@ struct Halves<R, W> {
 impl<R: AsyncRead + Unpin + 'static, W: AsyncWrite + Unpin + 'static> Connection for Halves<R, W> {
     fn split(self: Box<Self>) -> (Box<dyn FrameSender>, Box<dyn FrameReceiver>) {
         let sender = Sender { write: self.write, peer: self.peer.clone(), whole: true };
-        (
-            Box::new(sender),
-            Box::new(Receiver { read: self.read, peer: self.peer, buffer: BytesMut::new() }),
-        )
+        (Box::new(sender), Box::new(Receiver::new(self.read, self.peer)))
     }
 }
 
@@ -267,6 +412,8 @@ impl<W: AsyncWrite + Unpin> FrameSender for Sender<W> {
                     Err(error) => return Err(broken(&self.peer, error)),
                 }
             }
+            // TLS buffers what the socket does not take at once.
+            self.write.flush().await.map_err(|error| broken(&self.peer, error))?;
             self.whole = true;
             Ok(())
         })
@@ -279,6 +426,15 @@ pub(crate) struct Receiver<R> {
     /// Received bytes of the next frames. They are kept here and not in the future, so a dropped
     /// receive loses nothing.
     pub(crate) buffer: BytesMut,
+    /// No frame has arrived yet. The first one is short, so a peer that speaks TLS is recognised by
+    /// what would be its length.
+    first: bool,
+}
+
+impl<R> Receiver<R> {
+    pub(crate) fn new(read: R, peer: String) -> Receiver<R> {
+        Receiver { read, peer, buffer: BytesMut::new(), first: true }
+    }
 }
 
 impl<R: AsyncRead + Unpin> FrameReceiver for Receiver<R> {
@@ -287,6 +443,14 @@ impl<R: AsyncRead + Unpin> FrameReceiver for Receiver<R> {
             loop {
                 let missing = match self.buffer.first_chunk() {
                     None => LENGTH_BYTES,
+                    Some(length) if self.first && is_tls(length) => {
+                        return Err(NetError::Protocol {
+                            what: format!(
+                                "{} uses TLS, this end does not: --tls is missing here",
+                                self.peer
+                            ),
+                        });
+                    }
                     Some(&length) => {
                         let len = u32::from_le_bytes(length) as usize;
                         if len > MAX_FRAME_BYTES {
@@ -295,6 +459,7 @@ impl<R: AsyncRead + Unpin> FrameReceiver for Receiver<R> {
                             });
                         }
                         if self.buffer.len() >= LENGTH_BYTES + len {
+                            self.first = false;
                             let mut frame = self.buffer.split_to(LENGTH_BYTES + len);
                             return Ok(Some(frame.split_off(LENGTH_BYTES).freeze()));
                         }
@@ -324,6 +489,10 @@ const READ_BYTES: usize = 16 << 10;
 
 /// Timeout of one connection attempt. The caller decides how long to retry.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Handshakes at one time; further clients wait in the queue of the socket. Each takes less than
+/// 64 KiB and ends after [`security::HANDSHAKE_TIMEOUT`].
+const MAX_HANDSHAKES: usize = 1024;
 
 /// Long enough not to spin, short enough for a client not to notice.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -368,7 +537,8 @@ fn unreachable(address: &str, error: io::Error) -> NetError {
 }
 
 fn broken(peer: &str, error: io::Error) -> NetError {
-    NetError::Broken { what: format!("{peer}: {error}") }
+    let what = explain(&error).unwrap_or_else(|| error.to_string());
+    NetError::Broken { what: format!("{peer}: {what}") }
 }
 
 fn too_long(len: usize) -> String {

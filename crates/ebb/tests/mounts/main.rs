@@ -47,5 +47,6 @@ mod stats;
 mod stores;
 mod succession;
 mod switch;
+mod tls;
 mod trash;
 mod warmth;

@@ -88,6 +88,9 @@ pub enum Command {
     Restore(Restore),
     /// Measure any file system: small files, a large file, names.
     Bench(Bench),
+    /// Create and show certificates: TLS between nodes, mounts and tools (--tls).
+    #[command(subcommand)]
+    Cert(Cert),
     /// Show where the bytes of PATH are, and which failures they survive now.
     Explain(Target),
     /// Set and show limits of bytes and inodes below a directory.
@@ -116,9 +119,11 @@ pub struct Mount {
     #[arg(long, env = "EBB_FOREGROUND")]
     pub foreground: bool,
     /// Address to listen on for mounts of other machines, which find it in the bucket with
-    /// `--take-over=join`. Every host that reaches it can read and write the volume.
+    /// `--take-over=join`. Other addresses than loopback require --tls.
     #[arg(long, value_name = "HOST:PORT", env = "EBB_LISTEN")]
     pub listen: Option<String>,
+    #[command(flatten)]
+    pub tls: Tls,
     /// Let the kernel read cached files directly from the node's disk (FUSE passthrough).
     #[arg(long, value_enum, default_value_t = Passthrough::Auto, env = "EBB_PASSTHROUGH")]
     pub passthrough: Passthrough,
@@ -156,13 +161,27 @@ pub struct Serve {
     /// Name of the volume, which mounts use in their URL.
     #[arg(long, value_name = "VOLUME", env = "EBB_NAME")]
     pub name: String,
-    /// Address to listen on.
+    /// Address to listen on. Other addresses than loopback require --tls.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7170", env = "EBB_LISTEN")]
     pub listen: String,
+    #[command(flatten)]
+    pub tls: Tls,
     #[command(flatten)]
     pub node: Node,
     #[command(flatten)]
     pub bucket: Bucket,
+}
+
+/// How connections to and from other machines are secured.
+#[derive(Args, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Tls {
+    /// Encrypt and authenticate connections between nodes, mounts and tools (mutual TLS), with
+    /// ca.pem, cert.pem and key.pem of this directory. See `ebb cert`.
+    #[arg(long, value_name = "DIR", conflicts_with = "insecure", env = "EBB_TLS")]
+    pub tls: Option<PathBuf>,
+    /// Allow connections to and from other machines without encryption and authentication.
+    #[arg(long, env = "EBB_INSECURE")]
+    pub insecure: bool,
 }
 
 /// Settings of a node.
@@ -485,6 +504,8 @@ pub struct Target {
     /// A path on a mount, HOST:PORT of a node, or ebb://HOST:PORT/VOLUME.
     pub path: PathBuf,
     #[command(flatten)]
+    pub tls: Tls,
+    #[command(flatten)]
     pub output: Output,
 }
 
@@ -665,6 +686,8 @@ pub struct Stats {
     /// Number of tables; the default is until interrupted.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
+    #[command(flatten)]
+    pub tls: Tls,
     /// Print one JSON document per table, one per line.
     #[arg(long)]
     pub json: bool,
@@ -710,6 +733,72 @@ pub struct Bench {
     pub output: Output,
 }
 
+#[derive(Subcommand, Debug)]
+pub enum Cert {
+    /// Create a certificate authority: ca.pem, and ca-key.pem, which stays on this machine.
+    Init(InitCa),
+    /// Create cert.pem, key.pem and ca.pem for a node, a mount or a tool, or renew them.
+    Issue(IssueCertificate),
+    /// Show the certificates in a file.
+    Show(ShowCertificate),
+}
+
+#[derive(Args, Debug)]
+pub struct InitCa {
+    /// Directory of the authority; it must not have one.
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Name of the cluster, which stands in all certificates as part of their issuer.
+    #[arg(long, value_name = "CLUSTER", default_value = "ebb")]
+    pub name: String,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct IssueCertificate {
+    /// Directory of the authority.
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Role of the owner.
+    #[arg(long = "for", value_enum, value_name = "KIND")]
+    pub kind: CertificateKind,
+    /// Name of the owner: letters, digits, dots, hyphens and underscores. A node is also reached
+    /// under its name.
+    #[arg(long)]
+    pub name: String,
+    /// IP address or host name under which a node is reached. Repeatable.
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub address: Vec<String>,
+    /// Days until the certificate expires.
+    #[arg(long, value_name = "N", default_value = "365", value_parser = clap::value_parser!(u32).range(1..=36500))]
+    pub days: u32,
+    /// Directory for cert.pem, key.pem and ca.pem: the value of --tls. Files of the same owner are
+    /// replaced.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CertificateKind {
+    /// Serves a volume: `ebb serve`, `ebb mount --listen`.
+    Node,
+    /// Mounts a served volume.
+    Mount,
+    /// Commands such as `ebb status HOST:PORT`.
+    Tool,
+}
+
+#[derive(Args, Debug)]
+pub struct ShowCertificate {
+    /// A file with certificates in PEM format.
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub output: Output,
+}
+
 #[derive(Args, Debug)]
 pub struct LsDirty {
     #[command(flatten)]
@@ -734,6 +823,8 @@ pub struct Warmup {
     /// Limit of the download, in bytes per second.
     #[arg(long, value_name = "SIZE")]
     pub rate: Option<Bytes>,
+    #[command(flatten)]
+    pub tls: Tls,
     #[command(flatten)]
     pub output: Output,
 }

@@ -100,6 +100,7 @@ const TOPICS: &[(&str, &[&str])] = &[
         "Encryption at rest",
         &["encryption-key-file", "encryption-key-command", "server-side-encryption", "kms-key"],
     ),
+    ("Encryption in transit", &["tls", "insecure"]),
     ("Monitoring and log", &["metrics", "log"]),
 ];
 

@@ -30,6 +30,11 @@ pub struct MountRecord {
     pub allow_handover: bool,
     /// `host:port` or `unix:/path` of the node that serves it.
     pub control: String,
+    /// How connections to that node are secured.
+    #[serde(default)]
+    pub tls: Option<PathBuf>,
+    #[serde(default)]
+    pub insecure: bool,
     /// The socket at which the mount serves its counters, over HTTP.
     #[serde(default)]
     pub counters: Option<PathBuf>,

@@ -26,6 +26,8 @@ impl Place {
             daemon: Process::this(),
             supervisor: None,
             allow_handover: false,
+            tls: None,
+            insecure: false,
             counters: None,
             control: "unix:/run/x".into(),
             subdirectory: PathBuf::new(),

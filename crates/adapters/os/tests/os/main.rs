@@ -6,6 +6,7 @@ mod full;
 mod hostile;
 mod lock;
 mod net;
+mod tls;
 
 use ebb_os::OsDisk;
 use ebb_ports::Ports;
