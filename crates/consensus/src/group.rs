@@ -58,17 +58,17 @@ pub(crate) struct Group {
     strangers: BTreeMap<ReplicaId, NodeId>,
 }
 
-/// What waits for a batch to be forced.
+/// Messages and raft-rs state that wait until a batch is forced.
 struct Held {
     batch: BatchNumber,
-    /// raft-rs's number of what is in the batch.
+    /// raft-rs's number of the `Ready` in the batch.
     ready: Option<u64>,
     /// A new term or vote is in the batch.
     has_promise: bool,
     messages: Vec<Message>,
 }
 
-/// What a call of [`Group::collect`] has found.
+/// The result of [`Group::collect`].
 #[derive(Default)]
 pub(crate) struct Collected {
     pub(crate) records: Vec<Record>,
@@ -310,7 +310,7 @@ impl Group {
         }
         if self.members.is_none() {
             match message.body {
-                // Of a group that begins with entry 1, whose members no entry names.
+                // The entries of a group that begins with entry 1 do not name its members.
                 MessageBody::Append { previous, .. } if previous.index == LogIndex(0) => {
                     return Err(Refusal::Invalid);
                 }
@@ -512,7 +512,7 @@ impl Group {
         Ok(is_pending)
     }
 
-    /// The batch and all before it are forced. Returns what may leave now.
+    /// The batch and all before it are forced. Returns the messages that may leave now.
     pub(crate) fn forced(&mut self, batch: BatchNumber) -> Vec<Message> {
         let mut released = Vec::new();
         while let Some(held) = self.held.pop_front_if(|held| held.batch <= batch) {
@@ -535,7 +535,7 @@ impl Group {
 
     // Output.
 
-    /// What is to be logged, sent and applied next, as part of the batch.
+    /// The next records, messages and committed entries, as part of the batch.
     pub(crate) fn collect(&mut self, batch: BatchNumber) -> Collected {
         let mut collected = Collected::default();
         if !self.beginning.is_empty() {
@@ -642,7 +642,7 @@ impl Group {
         translated
     }
 
-    /// Applies what the entries mean for the group itself. Returns whether they change its members.
+    /// Applies the membership changes among the entries. Returns whether there are any.
     fn apply(&mut self, committed: &[pb::Entry]) -> bool {
         let mut has_changed = false;
         let Some(last) = committed.last() else { return false };
@@ -655,6 +655,10 @@ impl Group {
             self.history.push((LogIndex(entry.index), members));
             self.strangers.clear();
             has_changed = true;
+        }
+        if has_changed && self.leader_node().is_none() {
+            // No node's beats list the group under a leader that was removed.
+            self.is_supported = false;
         }
         self.applied = LogIndex(last.index);
         self.raft.advance_apply_to(last.index);

@@ -210,8 +210,8 @@ impl Groups {
         }
     }
 
-    /// The caller has a durable snapshot of the state up to `index`, an applied entry. Returns what
-    /// the snapshot's header says, or `None` if it is not newer than the last one. The log needs no
+    /// The caller has a durable snapshot of the state up to `index`, an applied entry. Returns the
+    /// header for the snapshot, or `None` if it is not newer than the last one. The log needs no
     /// records of the group before it.
     pub fn snapshot_taken(&mut self, id: GroupId, index: LogIndex) -> Option<Base> {
         let kept_entries = self.config.kept_entries;
@@ -249,8 +249,8 @@ impl Groups {
     /// as leader. `None` if it does not lead, or has tried to transfer the lead in its term.
     ///
     /// Counted as [`Groups::now`]: before a caller relies on it, it ticks for all time that has
-    /// passed, also for a time in which the process did not run. The caller subtracts what clocks
-    /// may drift apart.
+    /// passed, also for a time in which the process did not run. The caller subtracts the drift of
+    /// clocks.
     pub fn support(&self, id: GroupId) -> Option<Ticks> {
         let group = self.groups.get(&id).filter(|group| group.can_be_supported())?;
         let of_voter = |node: NodeId| match node == self.config.node {
@@ -339,15 +339,15 @@ impl Groups {
 
     // Packets.
 
-    /// Takes what another node has sent. `from.node` and `from.directory` are what its certificate
-    /// or connection proves. Returns what was dropped, and why.
+    /// Takes a packet of another node. Its certificate or connection proves `from.node` and
+    /// `from.directory`. Returns the messages that were dropped, and why.
     pub fn receive(&mut self, packet: Packet) -> Vec<(Option<GroupId>, Refusal)> {
         let Packet { from, to, beat, messages } = packet;
         if to != self.config.node || from.node == to {
             return vec![(None, Refusal::OtherNode)];
         }
         let mut refused = Vec::new();
-        if let Err(refusal) = self.hear(from) {
+        if let Err(refusal) = self.hear(from, beat.as_ref()) {
             return vec![(None, refusal)];
         }
         if let Some(beat) = beat {
@@ -360,8 +360,10 @@ impl Groups {
                 // A removal that is not forced here can still be taken back by a power cut.
                 let is_forced = !self.holding.contains(&id);
                 if refusal == Refusal::Removed && !is_notice && is_forced {
+                    // The sender may ask a replica that this node does not have any more.
+                    let from_replica = self.groups.get(&id).map_or(receiver, Group::replica);
                     let body = MessageBody::Removed;
-                    let notice = Message { from: receiver, to: sender, term, body };
+                    let notice = Message { from: from_replica, to: sender, term, body };
                     self.outbox.entry(from.node).or_default().messages.push((id, notice));
                 }
                 refused.push((Some(id), refusal));
@@ -370,12 +372,13 @@ impl Groups {
         refused
     }
 
-    fn hear(&mut self, from: Origin) -> Result<(), Refusal> {
+    fn hear(&mut self, from: Origin, beat: Option<&Beat>) -> Result<(), Refusal> {
         if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&from.node) {
             return Err(Refusal::Stranger);
         }
         let peer = self.peers.entry(from.node).or_default();
-        if peer.hear(from, self.now, self.config.timing.election_ticks)? {
+        let (own, patience) = (self.config.run, self.config.timing.election_ticks);
+        if peer.hear(from, beat, own, self.now, patience)? {
             // Its replicas may have missed something, or know no leader.
             for id in Vec::from_iter(self.led.iter().copied()) {
                 if self.groups[&id].nodes().any(|node| node == from.node) {
@@ -388,7 +391,7 @@ impl Groups {
     }
 
     fn receive_beat(&mut self, from: Origin, beat: Beat) {
-        let Beat { sent_at, leads, support } = beat;
+        let Beat { sent_at, leads, support, echo: _ } = beat;
         let leads: BTreeMap<GroupId, Term> = leads.into_iter().collect();
         let mut promised = Vec::new();
         for (id, group) in &mut self.groups {
@@ -416,7 +419,12 @@ impl Groups {
         self.admit(from, id, message.from, message.to)?;
         let now = self.now;
         let replica = message.to;
-        self.touched(id).ok_or(Refusal::NoReplica { replica })?.step(message, now)
+        let group = self.touched(id).ok_or(Refusal::NoReplica { replica })?;
+        if matches!(message.body, MessageBody::RequestVote { .. }) && group.is_leader() {
+            // The sender has missed the end of an election, and a resting leader sends nothing.
+            group.ping();
+        }
+        group.step(message, now)
     }
 
     /// Whether a message is from the replica that it names, and for one that is here.
@@ -427,8 +435,13 @@ impl Groups {
         sender: ReplicaId,
         to: ReplicaId,
     ) -> Result<(), Refusal> {
-        let group = self.groups.get_mut(&id).filter(|group| group.replica() == to);
-        let group = group.ok_or(Refusal::NoReplica { replica: to })?;
+        let group = self.groups.get_mut(&id).ok_or(Refusal::NoReplica { replica: to })?;
+        if group.replica() != to {
+            return Err(match group.members().was_removed(sender) {
+                true => Refusal::Removed,
+                false => Refusal::NoReplica { replica: to },
+            });
+        }
         match group.members().get(sender) {
             Some(_) if Planted::WipedReplicaVotes.is_on() => Ok(()),
             Some(member) if (member.node, member.directory) == (from.node, from.directory) => {

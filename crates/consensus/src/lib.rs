@@ -2,14 +2,14 @@
 //!
 //! [`Groups`] owns the consensus state of all groups of a node. It has no clock, no randomness, no
 //! disk and no network: the caller brings ticks, a seed, packets and the ends of its forces, and
-//! performs what [`Groups::poll`] returns. The states that the groups agree on are the caller's
-//! too; a command is bytes here.
+//! performs the batches that [`Groups::poll`] returns. The states that the groups agree on are the
+//! caller's too; a command is bytes here.
 //!
 //! # The loop of a caller
 //! 1. An event comes: a tick, a packet, a proposal, a read, the end of a force.
 //! 2. The caller calls [`Groups::poll`] until it returns `None`. Each [`Batch`] has records of all
 //!    groups for one append, and one packet for each other node.
-//! 3. The packets leave at once. Whatever follows from a record comes in a later batch, once the
+//! 3. The packets leave at once. Messages that depend on a record come in a later batch, once the
 //!    caller has reported with [`Groups::forced`] that the record is forced.
 //! 4. The caller applies committed entries, answers reads, and sends snapshots over connections of
 //!    their own.
@@ -25,8 +25,8 @@
 //! - A replica id stands for everything that the replica has promised. It belongs to one data
 //!   directory, all members know which one, and it is never used again. So a copied, a wiped and a
 //!   damaged data directory cannot vote: it comes back as a learner with a new id.
-//! - The process survives all messages of other nodes. What raft-rs would panic at is refused
-//!   before ([`Refusal`]).
+//! - The process survives all messages of other nodes: messages at which raft-rs would panic are
+//!   refused ([`Refusal`]).
 //!
 //! # Time
 //! One [`Beat`] for each pair of nodes serves all their groups. It lists the groups that the sender

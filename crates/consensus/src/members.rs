@@ -181,7 +181,7 @@ impl Membership {
 /// Bound of all ids, terms and indices that a peer can send, so that arithmetic cannot overflow.
 pub(crate) const MAX_NUMBER: u64 = 1 << 62;
 
-/// The state of a group up to one entry, without that state: what a snapshot's header says.
+/// The header of a snapshot: the entry up to which it has the group's state, and the members.
 ///
 /// Law: a group begins with a base of index `>= 1`. So an empty replica needs a snapshot, which
 /// names the members that the log does not.

@@ -95,7 +95,7 @@ pub enum Election {
     Transfer,
 }
 
-/// What a node sends to another: of all their groups together.
+/// The messages of all groups from one node to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Packet {
     pub from: Origin,
@@ -124,6 +124,9 @@ pub struct Beat {
     /// Groups that the sender leads, with their terms.
     pub leads: Vec<(GroupId, Term)>,
     pub support: Option<Support>,
+    /// Run and `sent_at` of the last beat of the receiver that has arrived here, also if this node
+    /// has refused it. It shows that this packet is not a late one of an earlier run.
+    pub echo: Option<(RunId, Ticks)>,
 }
 
 /// The sender follows the receiver in these groups. For one election time-out, which begins when
@@ -205,7 +208,7 @@ impl Message {
         OVERHEAD_BYTES + entries
     }
 
-    /// `None` for what raft-rs does not know.
+    /// `None` for a message that raft-rs does not have.
     pub(crate) fn to_raft(&self) -> Option<pb::Message> {
         use pb::MessageType::*;
         let mut to = pb::Message::default();

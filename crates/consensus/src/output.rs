@@ -1,4 +1,4 @@
-//! What the groups of a node ask the caller to do, and their answers.
+//! The work that the groups of a node ask of the caller, and their answers.
 
 use crate::members::{Base, Member, Membership, NodeId, ReplicaId};
 use crate::message::Packet;
@@ -126,7 +126,7 @@ pub struct ReadId(pub u64);
 /// A replica needs a snapshot. The leader's node sends its newest durable one over a bulk
 /// connection, with this request; if that is newer than `base`, with the newer base. When the
 /// receiver has made it durable, it calls [`crate::Groups::snapshot_received`]. The sender calls
-/// [`crate::Groups::snapshot_sent`] at the end, whatever the end is.
+/// [`crate::Groups::snapshot_sent`] at the end, also after a failure.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SnapshotRequest {
     pub group: GroupId,
@@ -186,7 +186,7 @@ pub enum ChangeError {
     Behind,
 }
 
-/// Why a message was dropped. The sender repeats what matters.
+/// Why a message was dropped. Senders repeat the messages that are needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Refusal {
     #[error("the packet is for another node")]
@@ -224,7 +224,7 @@ pub enum RestoreError {
     OtherDirectory,
     #[error("the base of the group breaks its laws")]
     Base,
-    /// A replica that comes back without its records may have promised what it does not know.
+    /// A replica that comes back without its records may have made promises that are lost.
     #[error("the node has had this replica, or a later one")]
     Used,
 }

@@ -1,4 +1,4 @@
-//! What a node knows of another: its run, when it was last heard, and the support between both.
+//! The state of a peer node: its run, the time of its last packet, and the support between both.
 
 use crate::message::{Beat, Origin, RunId, Support};
 use crate::output::Refusal;
@@ -8,12 +8,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Laws:
 /// - One run of a node at a time is heard. Another one is accepted when the present one has been
-///   silent for an election time-out, and the present one never again after that.
+///   silent for an election time-out, by a packet that is not older than that: it echoes a beat of
+///   this node. The present one is never accepted again after that.
 /// - The support that is counted ends before the supporter's promise does: it counts from when the
 ///   beat was sent, and the promise from when it arrived.
 #[derive(Default)]
 pub(crate) struct Peer {
     heard: Option<(Origin, Ticks)>,
+    /// Run and time of the peer's last beat, accepted or not.
+    beat: Option<(RunId, Ticks)>,
     /// Runs that have been replaced, the newest last.
     retired: VecDeque<RunId>,
     /// This node's promise upon the peer's last beat.
@@ -31,13 +34,18 @@ impl Peer {
     pub(crate) fn hear(
         &mut self,
         from: Origin,
+        beat: Option<&Beat>,
+        own: RunId,
         now: Ticks,
         patience: Ticks,
     ) -> Result<bool, Refusal> {
+        self.beat = beat.map(|beat| (from.run, beat.sent_at)).or(self.beat);
+        let echo = beat.and_then(|beat| beat.echo).filter(|(run, _)| *run == own);
+        let is_recent = echo.is_some_and(|(_, sent_at)| sent_at <= now && now - sent_at < patience);
         let is_news = match self.heard {
             _ if self.retired.contains(&from.run) => return Err(Refusal::OtherRun),
             Some((origin, at)) if origin == from => now - at >= patience,
-            Some((_, at)) if now - at < patience => return Err(Refusal::OtherRun),
+            Some((_, at)) if now - at < patience || !is_recent => return Err(Refusal::OtherRun),
             Some((origin, _)) => {
                 if self.retired.len() == RETIRED_RUNS {
                     self.retired.pop_front();
@@ -74,12 +82,12 @@ impl Peer {
         of_term.map(|(_, until)| *until)
     }
 
-    /// Keeps what the next beat to the peer promises.
+    /// Stores the promises of the next beat to the peer.
     pub(crate) fn promise(&mut self, from: RunId, sent_at: Ticks, groups: Vec<(GroupId, Term)>) {
         self.promise = Some(Support { run: from, sent_at, groups });
     }
 
     pub(crate) fn beat(&self, leads: Vec<(GroupId, Term)>, now: Ticks) -> Beat {
-        Beat { sent_at: now, leads, support: self.promise.clone() }
+        Beat { sent_at: now, leads, support: self.promise.clone(), echo: self.beat }
     }
 }

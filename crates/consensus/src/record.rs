@@ -1,4 +1,4 @@
-//! What a group writes to the node's log, and how its state is read back from there.
+//! The records of a group in the node's log, and the state that is recovered from them.
 
 use crate::members::{Base, MAX_NUMBER, ReplicaId, Step};
 use bytes::Bytes;
@@ -32,7 +32,7 @@ pub struct MembersStep(pub(crate) Step);
 /// nodes.
 pub const MAX_COMMAND_BYTES: usize = 512 << 10;
 
-/// What a replica has promised: no vote for another candidate in this term, and none in a lower.
+/// The promises of a replica: no vote for another candidate in this term, and none in a lower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HardState {
     pub term: Term,
@@ -167,7 +167,7 @@ impl Recovered {
     /// An index up to which all entries are committed. A leader proposes a change of the members
     /// only after it has applied the one before, so of the changes in a log all but the last are
     /// committed. Without this, replicas that lose their commit index in a power cut could go back
-    /// more than one step, to members whose majorities do not meet those of today.
+    /// more than one step, to members with majorities that do not meet those of today.
     pub(crate) fn committed(&self) -> LogIndex {
         let known = self.hard.commit.min(self.last().0).max(self.base.index);
         let mut steps = self.entries.iter().rev().filter_map(|entry| match entry.body {

@@ -1,5 +1,5 @@
-//! The entries of a group that are in memory: what raft-rs reads. It holds what has been given to
-//! the node's log, forced or not.
+//! The entries of a group in memory, which raft-rs reads: all that were appended to the node's log,
+//! forced or not.
 
 use crate::members::{Base, Membership, ReplicaId, Role, Step};
 use crate::record::{HardState, Recovered};
@@ -169,7 +169,7 @@ impl raft::Storage for Entries {
     }
 
     fn snapshot(&self, wanted: u64, to: u64) -> raft::Result<pb::Snapshot> {
-        // A replica does not take a snapshot whose members it is not among.
+        // A replica refuses a snapshot that does not have it among the members.
         let names_it = self.snapshot.members.get(ReplicaId(to)).is_some();
         if self.snapshot.index.0 < wanted || !names_it {
             self.wants_snapshot.set(true);

@@ -9,7 +9,7 @@ const GROUP: GroupId = GroupId(1);
 const TIMING: Timing =
     Timing { beat_ticks: Ticks(2), heartbeat_ticks: Ticks(2), election_ticks: Ticks(10) };
 
-/// Nodes whose packets arrive at once. Their disks force at once, unless they are slow.
+/// Nodes without network latency. Their disks force at once, unless they are slow.
 struct Nodes {
     nodes: Vec<Node>,
     cut: BTreeSet<NodeId>,
@@ -57,7 +57,7 @@ impl Node {
         }
     }
 
-    /// Performs all batches, and returns what leaves.
+    /// Performs all batches, and returns their packets.
     fn pump(&mut self) -> Vec<Packet> {
         let mut packets = Vec::new();
         while let Some(batch) = self.groups.poll() {
@@ -217,7 +217,7 @@ fn only_voter_commits_with_its_own_force_and_without_messages() {
     assert_eq!((all.packets, all.leader().active()), (0, 0));
 }
 
-/// Prints what a command of an only voter costs here, besides the log.
+/// Prints the cost of a command of an only voter, without the log.
 #[test]
 #[ignore = "measures"]
 fn cost_of_a_command_of_an_only_voter() {
@@ -453,18 +453,33 @@ fn copy_of_a_data_directory_is_refused() {
 fn new_run_of_a_node_is_heard_after_a_silence_and_the_old_one_never_again() {
     let mut groups = Groups::new(config(1, 1, 1));
     groups.begin(GROUP, base(1, 1)).unwrap();
-    let packet =
-        |run| Packet { from: origin(2, 2, run), to: NodeId(1), beat: None, messages: Vec::new() };
-    assert_eq!(groups.receive(packet(1)), []);
-    assert_eq!(groups.receive(packet(2)), [(None, Refusal::OtherRun)]);
+    let packet = |run, echo| Packet {
+        from: origin(2, 2, run),
+        to: NodeId(1),
+        beat: Some(beat_with(echo)),
+        messages: Vec::new(),
+    };
+    assert_eq!(groups.receive(packet(1, None)), []);
+    assert_eq!(groups.receive(packet(2, None)), [(None, Refusal::OtherRun)]);
+    let sent_at = groups.now();
     for _ in 0..TIMING.election_ticks.0 {
         groups.tick();
     }
-    assert_eq!(groups.receive(packet(2)), []);
+    // A late packet of an earlier run must not take the place of run 1 for good.
+    let late = Some((RunId(1), sent_at));
+    for echo in [None, late, Some((RunId(7), groups.now()))] {
+        assert_eq!(groups.receive(packet(2, echo)), [(None, Refusal::OtherRun)]);
+    }
+    assert_eq!(groups.receive(packet(2, Some((RunId(1), groups.now())))), []);
     for _ in 0..2 * TIMING.election_ticks.0 {
         groups.tick();
     }
-    assert_eq!(groups.receive(packet(1)), [(None, Refusal::OtherRun)]);
+    let echo = Some((RunId(1), groups.now()));
+    assert_eq!(groups.receive(packet(1, echo)), [(None, Refusal::OtherRun)]);
+}
+
+fn beat_with(echo: Option<(RunId, Ticks)>) -> Beat {
+    Beat { sent_at: Ticks(0), leads: Vec::new(), support: None, echo }
 }
 
 #[test]
@@ -492,7 +507,8 @@ fn wiped_replica_neither_votes_nor_counts_under_its_old_id() {
     all.run(1);
     all.cut.insert(NodeId(3));
     all.run(12);
-    let packet = Packet { from, to: NodeId(1), beat: None, messages: vec![(GROUP, message)] };
+    let beat = Some(beat_with(Some((RunId(1), all.leader().now()))));
+    let packet = Packet { from, to: NodeId(1), beat, messages: vec![(GROUP, message)] };
     assert_eq!(all.leader().receive(packet), [(Some(GROUP), Refusal::OtherDirectory)]);
 }
 
@@ -544,7 +560,7 @@ fn records_of_a_replica_are_read_as_they_were_written() {
     assert!(read(&[entry(2, 1), entry(3, 1), entry(2, 2), entry(3, 2)]).is_ok());
     let gap = RecordError::Gap { index: LogIndex(4), last: LogIndex(2) };
     assert_eq!(read(&[entry(2, 1), entry(4, 1)]).unwrap_err(), gap);
-    // The entry of term 2 voids what was behind it.
+    // The entry of term 2 voids the entries behind it.
     let gap = RecordError::Gap { index: LogIndex(4), last: LogIndex(2) };
     assert_eq!(read(&[entry(2, 1), entry(3, 1), entry(2, 2), entry(4, 2)]).unwrap_err(), gap);
     assert_eq!(Recovered::read([entry(1, 1)]).unwrap_err(), RecordError::NoReplica);

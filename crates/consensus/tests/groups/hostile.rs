@@ -8,7 +8,7 @@ use ebb_model::{GroupId, LogIndex, Term};
 
 const GROUP: GroupId = GroupId(1);
 
-/// One replica, and what its peers could claim.
+/// One replica, and claims that its peers could make.
 struct Victim {
     groups: Groups,
     rng: Rng,
@@ -83,7 +83,7 @@ impl Victim {
         }
     }
 
-    /// Near what the group has, or anything.
+    /// A number near the group's own, or any other.
     fn number(&mut self, near: u64) -> u64 {
         match self.rng.below(12) {
             0 => 0,
@@ -182,6 +182,7 @@ impl Victim {
                 sent_at: Ticks(self.number(5)),
                 groups: vec![(GROUP, self.term())],
             }),
+            echo: Some((RunId(1), Ticks(self.number(5)))),
         });
         let packet = Packet {
             from: self.origin(from),

@@ -6,8 +6,7 @@ use ebb_consensus::*;
 use ebb_model::GroupId;
 
 impl World {
-    /// Brings the members to what the plan wants: all voters with the directories that their nodes
-    /// have.
+    /// Brings the members to the plan's: all voters, with the directories that their nodes have.
     pub(super) fn administer(&mut self, group: GroupId) {
         let Some(machine) = self.leader(group) else { return };
         let Some(process) = self.machines[machine].awake() else { return };
@@ -102,7 +101,7 @@ impl World {
             })
     }
 
-    /// Idle groups cost no ticks and no messages, whatever their number.
+    /// Idle groups cost no ticks and no messages, however many they are.
     pub(super) fn check_silence(&mut self) -> Result<(), String> {
         let settle = self.now + 3000;
         self.run_until(settle)?;

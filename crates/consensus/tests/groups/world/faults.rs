@@ -1,4 +1,4 @@
-//! What goes wrong, and its end.
+//! Faults, and their ends.
 
 use super::machine::Disk;
 use super::{Event, World};
@@ -55,7 +55,7 @@ impl World {
         self.at(time, Event::Heal { from, to });
     }
 
-    /// Ends the process; a power cut also takes what is not forced, or some of it.
+    /// Ends the process. A power cut also takes unforced records, or some of them.
     pub(super) fn stop(&mut self, machine: usize, time: u64, is_power_cut: bool) {
         let stopped = &mut self.machines[machine];
         stopped.process = None;
@@ -66,7 +66,7 @@ impl World {
             let kept = self.rng.below(left as u64 + 1) as usize;
             stopped.disk.log.truncate(stopped.disk.forced + kept);
         }
-        // What has survived once survives.
+        // A record that has survived a power cut survives the next one.
         stopped.disk.forced = stopped.disk.log.len();
         self.at(time, Event::Start { machine });
     }

@@ -71,8 +71,8 @@ impl Machine {
         self.process.as_mut().filter(|_| self.life == life)
     }
 
-    /// Whether it is sure that no leader of a later term is elected yet, with what clocks drift
-    /// apart.
+    /// Whether it is sure that no leader of a later term is elected yet, with the drift of clocks
+    /// subtracted.
     pub fn is_supported(&self, group: GroupId, later: Term) -> bool {
         const DRIFT_TICKS: u64 = 5;
         let Some(process) = self.process.as_ref().filter(|_| !self.is_paused) else {
@@ -244,7 +244,7 @@ impl Process {
             .collect()
     }
 
-    /// Reads whose state is here.
+    /// Reads that can be answered from the state here.
     pub fn answer(&mut self) -> Vec<(GroupId, u64, Toy)> {
         let mut answers = Vec::new();
         let (reads, toys) = (&mut self.reads, &self.toys);

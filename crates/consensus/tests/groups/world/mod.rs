@@ -57,7 +57,7 @@ const TIMING: Timing =
 /// Milliseconds of a tick.
 const TICK: u64 = 10;
 
-/// What happens in a world. All times are milliseconds.
+/// The events of a world. All times are milliseconds.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,

@@ -1,4 +1,4 @@
-//! What must hold in every world.
+//! The invariants of every world.
 
 use super::{Toy, fingerprint};
 use ebb_consensus::{Body, Entry, Membership, ReplicaId, RunId};

@@ -1,4 +1,4 @@
-//! What a node does for its groups.
+//! The work of a node for its groups.
 
 use super::machine::Process;
 use super::{Event, TIMING, Toy, World};
