@@ -125,7 +125,7 @@ pub struct Mount {
     #[command(flatten)]
     pub tls: Tls,
     /// Let the kernel read cached files directly from the node's disk (FUSE passthrough).
-    #[arg(long, value_enum, default_value_t = Passthrough::Auto, env = "EBB_PASSTHROUGH")]
+    #[arg(long, hide = true, value_enum, default_value_t = Passthrough::Auto)]
     pub passthrough: Passthrough,
     /// When this mount sees file data that other mounts of the volume write.
     #[arg(long, value_enum, default_value_t = Consistency::Strong, env = "EBB_CONSISTENCY")]
@@ -238,7 +238,7 @@ pub struct Node {
     pub ack: Ack,
     /// Limit of the read-ahead for sequential and strided reads and for walks from file to file; at
     /// most what the bucket delivers in about 2 s.
-    #[arg(long, value_name = "SIZE", default_value = "64M", env = "EBB_READ_AHEAD")]
+    #[arg(long, hide = true, value_name = "SIZE", default_value = "64M")]
     pub read_ahead: Bytes,
     /// Size below which files share pack files on the node's disk; 0 turns this off.
     #[arg(long, hide = true, value_name = "SIZE", default_value = "128K")]
@@ -771,7 +771,12 @@ pub struct IssueCertificate {
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub address: Vec<String>,
     /// Days until the certificate expires.
-    #[arg(long, value_name = "N", default_value = "365", value_parser = clap::value_parser!(u32).range(1..=36500))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "365",
+        value_parser = clap::value_parser!(u32).range(1..=36500)
+    )]
     pub days: u32,
     /// Directory for cert.pem, key.pem and ca.pem: the value of --tls. Files of the same owner are
     /// replaced.

@@ -87,9 +87,9 @@ in `/`.
 /// Every flag, below the words that people search for.
 const TOPICS: &[(&str, &[&str])] = &[
     ("Mount and node", &["options", "foreground", "config", "data", "backing", "name", "listen"]),
-    ("Consistency and passthrough", &["consistency", "passthrough"]),
+    ("Consistency", &["consistency"]),
     ("Durability and write-back", &["ack", "flush-interval"]),
-    ("Cache, disk and memory", &["cache-size", "dirty-size", "read-ahead", "metadata-memory"]),
+    ("Cache, disk and memory", &["cache-size", "dirty-size", "metadata-memory"]),
     ("Bucket", &["download-rate", "upload-rate", "revalidate"]),
     (
         "Storage access",
