@@ -483,7 +483,7 @@ fn write_into_a_hole_on_a_full_disk_fails_or_is_short() {
 
             let requester = requester.restarted(&world).await;
             disk.set_capacity(64 << 30);
-            // What lies behind the end is not there when the file grows.
+            // Bytes behind the end of the file are zeros when it grows.
             let set = SetAttr { size_bytes: Some(4 * BLOCK_BYTES), ..SetAttr::default() };
             requester.mutate(4, ClientMutation::SetAttr { ino, set }).await.unwrap();
             requester.mutate(5, write(ino, 100, vec![9; 100].into())).await.unwrap();

@@ -411,9 +411,9 @@ impl Client {
         shared.leases.stands(lease) && lasts()
     }
 
-    /// Calls `handler` for every recall of leases: another client is about to change what it names,
-    /// and waits until the call has completed. The handler must not wait for operations of this
-    /// client. A client without a handler caches nothing under leases.
+    /// Calls `handler` for every recall of leases. Another client is about to change the recalled
+    /// subjects, and waits until the call has completed. The handler must not wait for operations
+    /// of this client. A client without a handler caches nothing under leases.
     pub fn on_lease_recall(&self, handler: impl Fn(Recall) -> PortFuture<'static, ()> + 'static) {
         self.shared.leases.set_handler(Rc::new(handler));
     }
@@ -623,7 +623,7 @@ impl Shared {
         }
     }
 
-    /// Until then what the user has cached is sure not to change, even if nobody hears of the node.
+    /// The end of the time in which the user's caches are valid without an answer of the node.
     fn sure_until(&self) -> Duration {
         let sole = self.caching.rule() == CacheRule::Sole || self.leases.term().is_zero();
         if sole { reconnect::sure_until(self) } else { reconnect::leased_until(self) }

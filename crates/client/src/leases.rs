@@ -1,9 +1,9 @@
 //! Leases: which answers the user may cache although other clients are attached (O-48).
 //!
 //! Laws:
-//! - An answer is cached under a lease only if since its request was sent no recall has come, no own
-//!   change was answered, and the leases have not ended: a recall can overtake the answer that
-//!   grants.
+//! - An answer is cached under a lease only if, since its request was sent, no recall has come, no
+//!   own change was answered, and the leases have not ended. A recall can overtake the answer that
+//!   grants the lease.
 //! - A recall is answered when caches have dropped it. That waits for no request of the user and
 //!   for no other invalidation.
 //! - Leases end by themselves before the node takes this client for silent. Then, and after each
@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a name may be cached under a lease. A cache that cannot drop it waits that long instead.
+/// How long a name may be cached under a lease. A cache that cannot drop it waits for that time.
 pub const NAME_TERM: Duration = Duration::from_secs(1);
 
 /// The right to cache an answer. Use it when the answer is passed on to a cache, with
@@ -35,7 +35,7 @@ pub struct Leased<T> {
     pub lease: Lease,
 }
 
-/// What caches have to drop.
+/// The subjects that caches must drop.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recall {
     /// The attributes of these inodes, and these names in directories.
@@ -44,7 +44,7 @@ pub enum Recall {
     All,
 }
 
-/// Drops what a recall names, and completes when it is dropped.
+/// Drops the subjects of a recall, and completes when they are dropped.
 pub(crate) type Handler = Rc<dyn Fn(Recall) -> PortFuture<'static, ()>>;
 
 #[derive(Default)]
@@ -91,7 +91,7 @@ impl Leases {
         is_latest && !self.ended.get() && self.handler.borrow().is_some()
     }
 
-    /// Answers under way may be older than what this client was told now.
+    /// Answers in flight may be older than the news that has come now.
     pub(crate) fn overtaken(&self) {
         self.events.set(self.events.get() + 1);
     }
@@ -148,7 +148,7 @@ impl Leases {
         self.changed.until(|| self.handler().map(drop)).await;
     }
 
-    /// What is to be dropped next, with its number. [`Recall::All`] has none.
+    /// The next recall, with its number. [`Recall::All`] has none.
     pub(crate) async fn next(&self) -> (Option<u64>, Recall) {
         self.changed
             .until(|| match self.ended.get() {

@@ -562,8 +562,8 @@ async fn drop_caches(shared: Rc<Shared>, of_before: bool) {
     }
 }
 
-/// Has the user drop what the node recalls, and return it. Not by the task that drops other caches:
-/// those wait for requests of the user, and such a request can wait for a recall.
+/// Drops recalled leases from the user's caches, and returns them. A task of its own: dropping
+/// other caches waits for requests of the user, and such a request can wait for a recall.
 async fn return_leases(shared: Rc<Shared>, of_before: bool) {
     if of_before {
         // The user has caches, even if no handler that can drop them is registered yet.

@@ -53,7 +53,7 @@ fn print(certificates: &[Certificate], output: Output) -> Result<(), Failure> {
     }
 }
 
-/// What the certificate is for.
+/// The use of the certificate, in words.
 fn role(certificate: &Certificate) -> &'static str {
     match &certificate.identity {
         _ if certificate.is_ca => "CA",

@@ -20,7 +20,7 @@ pub fn open(tls: &Tls) -> Result<Security, String> {
     }
 }
 
-/// For a mount or node, whose directory may change: the settings with an absolute path.
+/// The settings with an absolute path, since the working directory of a daemon may change.
 pub fn located(tls: Tls) -> Result<Tls, Failure> {
     let dir = tls.tls.map(|dir| absolute(&dir).map_err(|error| Failure::of(dir.shown(), error)));
     Ok(Tls { tls: dir.transpose()?, ..tls })

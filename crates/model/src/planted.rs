@@ -94,7 +94,7 @@ planted! {
         IntentIgnored,
         /// A mutation does not wait until leases are returned.
         RecallNotAwaited,
-        /// What a client has written under its own lease is shown while its caches are older.
+        /// A change under the author's own lease is shown while the author's caches are older.
         WrittenShown,
         /// Names are left in caches when they are recalled.
         NamesNotRecalled,
@@ -197,7 +197,7 @@ planted! {
         SlotReused,
         /// What is to be dropped from caches stays.
         CachesKept,
-        /// Leases are returned before caches have dropped what is recalled.
+        /// Leases are returned before caches have dropped the recalled subjects.
         ReturnedEarly,
         /// An answer that a recall has overtaken is cached.
         OvertakenCached,

@@ -151,8 +151,8 @@ pub enum Request {
     ResumeSession {
         session: SessionId,
     },
-    /// Gives leases back, after the client has dropped what it has cached under them: those of one
-    /// [`Notice::Recall`], or with `None` all.
+    /// Returns the leases of one [`Notice::Recall`], or with `None` all, after the client has
+    /// dropped its caches of them.
     LeasesReturned {
         session: SessionId,
         recall: Option<u64>,

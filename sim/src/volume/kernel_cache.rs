@@ -31,7 +31,7 @@ struct State {
     hits: Cell<u64>,
 }
 
-/// What a name leads to, and the time when it ends by itself.
+/// The inode of a name, if it exists, and the time when the cached name expires.
 type Cached = (Option<Ino>, Duration);
 
 impl KernelCache {
@@ -85,7 +85,7 @@ impl KernelCache {
         self.state.hits.get()
     }
 
-    /// Asks the client what is not cached.
+    /// Operations, answered from the cache or by the client.
     pub fn ask(&self) -> Ask {
         let state = self.state.clone();
         Box::new(move |op| {

@@ -1,5 +1,5 @@
-//! Leases: the kernel of a mount answers for itself while others are attached, and never with what
-//! has changed.
+//! Leases: the kernel of a mount answers from its cache while other mounts are attached, and never
+//! with outdated attributes or names.
 
 use super::*;
 use ebb_sim::oracle::{Op, Outcome};
@@ -23,7 +23,7 @@ impl Mount {
         Mount { process, cache }
     }
 
-    /// What a program of this mount is answered.
+    /// The answer to a program of this mount.
     async fn ask(&self, op: Op) -> Outcome {
         let ask = self.cache.ask();
         self.process.call(async move { ask(op).await }).await.expect("the client lives")
@@ -75,6 +75,16 @@ impl Mount {
             world.sleep(Duration::from_millis(50)).await;
         }
         panic!("{op:?} is not cached");
+    }
+
+    /// The mount is cut off from the node, and has dropped its caches.
+    async fn answers_nothing(&self, world: &World, op: Op) {
+        let ask = self.cache.ask();
+        let asking = Box::pin(self.process.call(async move { ask(op).await }));
+        let answer = select(asking, world.sleep(Duration::from_secs(5))).await;
+        if let Either::Left((answer, _)) = answer {
+            panic!("answered without the node: {answer:?}");
+        }
     }
 }
 
@@ -155,7 +165,7 @@ fn a_renamed_name_is_recalled_too() {
                 })
             };
             assert_eq!(right.ask(rename(0, 1)).await, Outcome::Done);
-            // What a stat after the rename asks for.
+            // A stat after the rename.
             right.mode(ino).await;
             assert_eq!(left.ask(rename(1, 2)).await, Outcome::Done);
             right.mode(ino).await;
@@ -164,8 +174,8 @@ fn a_renamed_name_is_recalled_too() {
     }
 }
 
-/// Another mount looks at an inode at any moment while it is being changed. Expectation: it does not
-/// keep what is about to change.
+/// Another mount looks at an inode at any moment while it is being changed. Expectation: it does
+/// not cache outdated attributes.
 #[test]
 fn nothing_is_leased_that_is_about_to_change() {
     for seed in 0..SEEDS {
@@ -223,7 +233,7 @@ fn a_change_is_shown_when_its_author_has_dropped_the_old() {
 }
 
 /// A mount with leases is cut off. Expectation: others wait no longer than the lease term, and by
-/// then its kernel has dropped what it had.
+/// then its kernel has dropped its caches.
 #[test]
 fn leases_end_with_their_term() {
     for seed in 0..SEEDS {
@@ -236,13 +246,7 @@ fn leases_end_with_their_term() {
             left.set_mode(ino, 0o644).await;
             let waited = world.now() - began;
             assert!(waited < Duration::from_millis(2500), "seed {seed}: {waited:?}");
-            let ask = right.cache.ask();
-            let asking = right.process.call(async move { ask(Op::GetAttr { ino }).await });
-            let asking = Box::pin(asking);
-            let told = select(asking, world.sleep(Duration::from_secs(5)));
-            if let Either::Left((told, _)) = told.await {
-                panic!("seed {seed}: answered without the node: {told:?}");
-            }
+            right.answers_nothing(&world, Op::GetAttr { ino }).await;
             world.net().heal();
             assert_eq!(right.mode(ino).await, 0o644, "seed {seed}");
         });
@@ -266,8 +270,8 @@ fn the_dead_are_waited_for_as_long_as_their_leases_last() {
     });
 }
 
-/// The node starts anew while a mount that has leases cannot reach it. Expectation: nobody changes
-/// what it may have cached before its leases have ended.
+/// The node starts anew while a mount that has leases cannot reach it. Expectation: no change is
+/// acknowledged before its leases have ended.
 #[test]
 fn a_node_that_starts_anew_waits_for_leases_of_before() {
     for seed in 0..SEEDS {
@@ -279,13 +283,7 @@ fn a_node_that_starts_anew_waits_for_leases_of_before() {
             server.kill();
             let _server = serve(&world).await;
             left.set_mode(ino, 0o644).await;
-            let ask = right.cache.ask();
-            let asking = right.process.call(async move { ask(Op::GetAttr { ino }).await });
-            let asking = Box::pin(asking);
-            let told = select(asking, world.sleep(Duration::from_secs(5)));
-            if let Either::Left((told, _)) = told.await {
-                panic!("seed {seed}: answered without the node: {told:?}");
-            }
+            right.answers_nothing(&world, Op::GetAttr { ino }).await;
             world.net().heal();
             assert_eq!(right.mode(ino).await, 0o644, "seed {seed}");
         });

@@ -1,4 +1,4 @@
-//! What a certificate is for.
+//! The kinds of certificates, and the identities in them.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Measures what TLS costs on loopback: `cargo run --release -p ebb-os --example tls`.
+//! Measures the cost of TLS on loopback: `cargo run --release -p ebb-os --example tls`.
 //!
 //! Both ends are on one thread, as a node and its clients are in tests; frames go through the `Net`
 //! port. Prints medians of rounds in turns.

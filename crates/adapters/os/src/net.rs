@@ -412,7 +412,7 @@ impl<W: AsyncWrite + Unpin> FrameSender for Sender<W> {
                     Err(error) => return Err(broken(&self.peer, error)),
                 }
             }
-            // TLS buffers what the socket does not take at once.
+            // TLS buffers the bytes that the socket does not take at once.
             self.write.flush().await.map_err(|error| broken(&self.peer, error))?;
             self.whole = true;
             Ok(())
@@ -426,8 +426,8 @@ pub(crate) struct Receiver<R> {
     /// Received bytes of the next frames. They are kept here and not in the future, so a dropped
     /// receive loses nothing.
     pub(crate) buffer: BytesMut,
-    /// No frame has arrived yet. The first one is short, so a peer that speaks TLS is recognised by
-    /// what would be its length.
+    /// No frame has arrived yet. The first frame is short, and the first bytes of TLS would be a
+    /// large frame length: so a peer that speaks TLS is recognised.
     first: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Answers that may be cached under leases, and what ends them.
+//! Answers that may be cached under leases, and the ends of leases.
 
 use crate::node::*;
 use crate::world::World;
@@ -50,8 +50,7 @@ fn an_answer_that_a_recall_overtakes_is_not_cached() {
     assert!(is_leased(&world, &client), "the next answer is cached again");
 }
 
-/// The node hears that a lease is returned when the cache has dropped it, whatever else is being
-/// dropped.
+/// A lease is returned when the cache has dropped it, without waiting for other invalidations.
 #[test]
 fn leases_are_returned_when_caches_have_dropped_them() {
     let world = World::new(2);
@@ -133,7 +132,7 @@ fn nothing_is_cached_without_a_handler() {
     assert_eq!(node.count("leases-returned"), 1);
 }
 
-/// The node is silent. Leases end before it takes them back, and what was cached is dropped.
+/// The node is silent. Leases end before it takes them back, and caches are dropped.
 #[test]
 fn leases_end_without_renewal() {
     let world = World::new(4);

@@ -25,8 +25,8 @@ fn length(file: &File) -> u64 {
     file.metadata().unwrap().len()
 }
 
-/// The node is stopped for a moment. Expectation: a stat of what was looked at before needs no
-/// answer.
+/// The node is stopped for a moment. Expectation: a stat of a file that was looked
+/// at before needs no answer.
 #[test]
 fn a_second_mount_answers_from_its_cache() {
     let place = two_mounts();

@@ -1,4 +1,4 @@
-//! Leases: what the caches of clients may keep without asking (O-48, O-50).
+//! Leases: rights of clients to cache names and attributes (O-48, O-50).
 //!
 //! A lease is of the attributes of an inode, or of one name in a directory, which may be absent.
 //! Several clients can have one of the same subject. A client that changes a subject under its own
@@ -6,14 +6,14 @@
 //!
 //! Laws:
 //! - A lease is recorded in the step that reads the state which is shown under it.
-//! - Before a mutation is applied, every other client has returned its leases of what it changes,
-//!   or has been silent for the lease term. From the choice of the mutation until it is applied an
-//!   intent keeps new leases away, those of its author too.
+//! - Before a mutation is applied, every other client has returned its leases of the subjects that
+//!   it changes, or has been silent for the lease term. From the choice of the mutation until it is
+//!   applied an intent keeps new leases away, those of its author too.
 //! - A lease under which its holder has written is returned before another client is shown its
 //!   subject.
 //! - While a subject is being recalled from a client, that client gets no lease of it. So a client
 //!   that answers a recall loses no lease that it was granted since.
-//! - Whoever waits for a recall holds no latch.
+//! - No latch is held while waiting for a recall.
 
 use ebb_model::{Ino, Name, Notice, Planted, SessionId};
 use ebb_ports::Signal;
@@ -39,7 +39,7 @@ impl Subject {
     }
 }
 
-/// What one mutation changes, or one answer shows.
+/// The subjects that one mutation changes, or one answer shows.
 pub(crate) type Subjects = SmallVec<[Subject; 4]>;
 
 pub(crate) struct Leases {
@@ -216,7 +216,7 @@ impl Leases {
         self.table.borrow().written > 0
     }
 
-    /// Names in the directory under whose leases their holders have written.
+    /// Names in the directory that the holders of their leases have changed.
     pub(crate) fn written_names(&self, dir: Ino) -> Subjects {
         let table = self.table.borrow();
         let of_dir = table.holders.range(Subject::attributes(dir)..);
@@ -227,42 +227,42 @@ impl Leases {
             .collect()
     }
 
-    /// Whether a client other than `whose` may have a lease of one of these that is in the way.
+    /// Whether a client other than `except` may have a lease of one of these that is in the way.
     pub(crate) fn conflicts(
         &self,
-        whose: Option<SessionId>,
+        except: Option<SessionId>,
         subjects: &[Subject],
         way: InWay,
         now: Duration,
     ) -> bool {
         let table = self.table.borrow();
         let is_abandoned = || way != InWay::Written && now < table.abandoned_until;
-        is_abandoned() || table.in_way(whose, subjects, way).next().is_some()
+        is_abandoned() || table.in_way(except, subjects, way).next().is_some()
     }
 
-    /// Clients other than `whose` that may have a lease of one of these that is in the way.
+    /// Clients other than `except` that may have a lease of one of these that is in the way.
     pub(crate) fn in_way(
         &self,
-        whose: Option<SessionId>,
+        except: Option<SessionId>,
         subjects: &[Subject],
         way: InWay,
     ) -> BTreeSet<SessionId> {
         let table = self.table.borrow();
-        table.in_way(whose, subjects, way).map(|(session, _)| session).collect()
+        table.in_way(except, subjects, way).map(|(session, _)| session).collect()
     }
 
-    /// Recalls the leases of these subjects that are in the way from all clients but `whose`: the
+    /// Recalls the leases of these subjects that are in the way from all clients but `except`: the
     /// notices that are not sent yet.
     pub(crate) fn recall(
         &self,
-        whose: Option<SessionId>,
+        except: Option<SessionId>,
         subjects: &[Subject],
         way: InWay,
         now: Duration,
     ) -> Vec<(SessionId, Notice)> {
         let table = &mut *self.table.borrow_mut();
         let mut by_session: BTreeMap<SessionId, Vec<Subject>> = BTreeMap::new();
-        for (session, subject) in table.in_way(whose, subjects, way) {
+        for (session, subject) in table.in_way(except, subjects, way) {
             by_session.entry(session).or_default().extend(subject.cloned());
         }
         if !by_session.is_empty() {
@@ -287,7 +287,7 @@ impl Leases {
         table.recall(session, oldest, now)
     }
 
-    /// The client has dropped what this recall named, or everything.
+    /// The client has dropped the subjects of this recall, or everything.
     pub(crate) fn returned(&self, session: SessionId, recall: Option<u64>) {
         let table = &mut *self.table.borrow_mut();
         match recall {
@@ -297,8 +297,8 @@ impl Leases {
         self.ended.raise();
     }
 
-    /// A session is ended whose client is heard of and does not answer a recall. It notices that
-    /// within this time.
+    /// A session was ended because its client renews but does not answer a recall. The client
+    /// notices the end within this time.
     pub(crate) fn abandoned_until(&self, until: Duration) {
         self.table.borrow_mut().abandoned_until = until;
     }
@@ -346,7 +346,7 @@ impl Table {
     /// Leases in the way, by session. Of a session with unknown leases the subject is not known.
     fn in_way<'a>(
         &'a self,
-        whose: Option<SessionId>,
+        except: Option<SessionId>,
         subjects: &'a [Subject],
         way: InWay,
     ) -> impl Iterator<Item = (SessionId, Option<&'a Subject>)> {
@@ -363,7 +363,7 @@ impl Table {
         let unknown =
             self.sessions.iter().filter(move |(_, holder)| counts && holder.unknown.is_some());
         let unknown = unknown.map(|(session, _)| (*session, None));
-        granted.chain(unknown).filter(move |(session, _)| Some(*session) != whose)
+        granted.chain(unknown).filter(move |(session, _)| Some(*session) != except)
     }
 
     fn recall(
@@ -425,8 +425,8 @@ impl Table {
     }
 }
 
-/// After a recall nobody gets a lease of the subject for this time. A client that changes it
-/// steadily waits for a recall no more often than that, whoever looks at it.
+/// After a recall the subject is not leased for this time. So a client that changes it steadily
+/// waits for at most one recall in this time, however many clients look at it.
 const COOLING: Duration = Duration::from_secs(1);
 
 /// Leases of one client, beyond which the oldest are recalled, an eighth at a time. So many

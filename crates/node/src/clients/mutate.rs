@@ -834,7 +834,7 @@ pub(crate) enum Written {
 }
 
 /// The client of a mutation, and the values chosen for it at an earlier attempt, if there were any.
-/// A mutation that is repeated waits for no client that has yet to come back, which may wait for it.
+/// A repeated mutation does not wait for clients that have yet to come back: they may wait for it.
 fn in_way(replay: Option<Replay>) -> InWay {
     if replay.is_some() { InWay::Granted } else { InWay::Any }
 }

@@ -9,7 +9,7 @@ use futures_util::future::select;
 use std::pin::pin;
 use std::time::Duration;
 
-/// What a mutation changes, and the file that it reads.
+/// The inodes and names that a mutation changes, and the file that it reads.
 #[derive(Default)]
 pub(crate) struct Touched {
     inodes: Vec<Ino>,
@@ -58,12 +58,13 @@ impl Node {
         }
     }
 
-    /// Whether answers may have to wait for a client that has written what they show.
+    /// Whether answers may have to wait for the recall of a lease under which its holder has
+    /// written.
     pub(crate) fn may_wait_for_writers(&self) -> bool {
         !self.options.embedded && self.leases.has_written()
     }
 
-    /// Waits until no other client's caches are older than what the answer shows. Returns whether
+    /// Waits until no other client's caches are older than the answer. Returns whether
     /// it had to: the answer may be out of date.
     pub(crate) async fn recall_written(
         &self,
@@ -111,8 +112,8 @@ impl Node {
         }
     }
 
-    /// Recalls the leases that other clients have of what the mutation changes, and waits until
-    /// they have ended. Nothing new is granted until the intent is dropped.
+    /// Recalls other clients' leases of the subjects of the mutation, and waits until they have
+    /// ended. Nothing new is granted until the intent is dropped.
     pub(crate) async fn recall(
         &self,
         author: SessionId,
@@ -132,16 +133,21 @@ impl Node {
         Some(intent)
     }
 
-    async fn recall_from_others(&self, whose: Option<SessionId>, subjects: &[Subject], way: InWay) {
+    async fn recall_from_others(
+        &self,
+        except: Option<SessionId>,
+        subjects: &[Subject],
+        way: InWay,
+    ) {
         loop {
             let now = self.ports.clock.monotonic();
-            if !self.leases.conflicts(whose, subjects, way, now)
+            if !self.leases.conflicts(except, subjects, way, now)
                 || Planted::RecallNotAwaited.is_on()
             {
                 return;
             }
-            self.send_recalls(whose, subjects, way);
-            for session in self.leases.in_way(whose, subjects, way) {
+            self.send_recalls(except, subjects, way);
+            for session in self.leases.in_way(except, subjects, way) {
                 if self.attachments.is_silent(session, now, self.options.lease_term) {
                     tracing::info!(session = session.0, "a silent client has lost its leases");
                     self.leases.lapse(session);
@@ -206,15 +212,15 @@ impl Node {
         }
     }
 
-    fn send_recalls(&self, whose: Option<SessionId>, subjects: &[Subject], way: InWay) {
+    fn send_recalls(&self, except: Option<SessionId>, subjects: &[Subject], way: InWay) {
         let now = self.ports.clock.monotonic();
-        for (session, notice) in self.leases.recall(whose, subjects, way, now) {
+        for (session, notice) in self.leases.recall(except, subjects, way, now) {
             self.attachments.notify(session, notice);
         }
     }
 }
 
-/// What an answer shows, except the names of a listing.
+/// The subjects that an answer shows, except the names of a listing.
 fn subjects_of(shown: &Shown, answer: &Result<Reply, RpcError>) -> Subjects {
     let of_name = shown.name.as_ref().map(|name| Subject::name(shown.subject, name));
     let mut subjects: Subjects = match &of_name {

@@ -84,9 +84,10 @@ pub struct Volume {
     /// Set-id bits of which the kernel knows. It does not notice that a write has taken them away
     /// where the write goes past its cache.
     set_id: RefCell<BTreeMap<Ino, u16>>,
-    /// Files that had several names when the kernel was told of them. After unlink(2) it counts one
-    /// name less than it knows of, also if it has been told of the new number already: from a number
-    /// that has become 0 it refuses link(2), and only a look-up mends it.
+    /// Files that had several hard links in a reply to the kernel: their names are not cached under
+    /// leases. After unlink(2) the kernel decrements the link count that it has cached, also if a
+    /// reply has brought the new count already. If that makes 0, it refuses link(2) until the next
+    /// lookup.
     hard_linked: RefCell<BTreeSet<Ino>>,
     io_modes: Rc<IoModes>,
     notifier: Notifier,

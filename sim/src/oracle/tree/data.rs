@@ -51,8 +51,8 @@ impl Tree {
     }
 
     /// A write without an answer that a full disk has cut short before it lengthened the file. If
-    /// the write does not lengthen the file, the whole write covers this case. Each of `data` can be
-    /// the bytes that it writes.
+    /// the write does not lengthen the file, the whole write covers this case. Each of `data` can
+    /// be the bytes that it writes.
     fn write_some(
         &mut self,
         asked: &Asked<'_>,

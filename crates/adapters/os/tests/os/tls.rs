@@ -1,4 +1,4 @@
-//! TLS between a node and its clients: each side accepts only what it should, and says why not.
+//! TLS between a node and its clients: accepted and refused certificates, with the reasons given.
 
 use crate::{run, temporary};
 use bytes::Bytes;
@@ -206,7 +206,7 @@ fn tls_mount_certificate_cannot_serve() {
     });
 }
 
-/// Certificates of other issuers, without limits on their use, say by their URI what they are for.
+/// Certificates of other issuers, without limits on their use, have their kind in their URI.
 #[test]
 fn tls_kind_is_in_the_certificate() {
     run(async {

@@ -22,8 +22,8 @@ pub(super) const SOLE_TTL: Duration = Duration::from_secs(3600);
 /// The same for names, on kernels without a notification that invalidates all of them.
 pub(super) const SOLE_NAME_TTL_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
 
-/// How often, and for how long in between, an inode is looked for that the kernel does not know yet,
-/// or has forgotten without saying so yet.
+/// Attempts to notify the kernel of an inode that it does not know yet, or has forgotten before its
+/// FORGET has come; and the pause between them.
 const RECALL_LOOKS: u32 = 20;
 const RECALL_PAUSE: Duration = Duration::from_millis(2);
 
@@ -263,9 +263,8 @@ impl Told {
         }
     }
 
-    /// Makes the kernel drop what another mount is about to change. Waits for no request of the
-    /// mount: a name that is not dropped in time, because a request holds its directory, ends by
-    /// itself.
+    /// Makes the kernel drop recalled attributes and names. Waits for no request of the mount: a
+    /// name that is not dropped in time, because a request holds its directory, ends by itself.
     pub async fn recall(&self, recall: Recall) {
         let (inos, names) = match recall {
             Recall::Some { inos, names } => (inos, names),
