@@ -16,7 +16,7 @@ use ebb_model::{Command, Incarnation, LocalCommand, LogIndex};
 pub use ebb_model::{GroupId, Position, Term};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
-use std::ops::RangeInclusive;
+use std::fmt;
 
 /// Position of a record in the logs, and the durable prefix at the time of the write.
 ///
@@ -32,9 +32,10 @@ pub struct RecordHeader {
     /// All records up to this one were durable when this record was written. Damage to them is
     /// corruption, not a write that never arrived.
     pub synced: Position,
-    /// Term of the group. Of a marker: of the run.
+    /// Term of the group. Of a marker: of the run. Of a promise: 0. Of a base: of the snapshot.
     pub term: Term,
-    /// Index of the command in its group. Of a marker: 0.
+    /// Index of the command in its group. Of a marker and of a promise: 0. Of a base: of the
+    /// snapshot.
     pub index: LogIndex,
 }
 
@@ -51,6 +52,33 @@ pub enum Payload<C = Command, L = LocalCommand> {
         upto: Position,
     },
     Start(Start),
+    /// A promise of a replica: its identity, its hard state, or its removal. The content belongs to
+    /// consensus. Of a replicated group, as the following two.
+    Promise(Vec<u8>),
+    /// An entry of the group that is no command. The content belongs to consensus.
+    Step(Vec<u8>),
+    /// The group goes on from a snapshot.
+    Base(Base),
+}
+
+/// A snapshot that a replicated group goes on from. Index and term are in the header.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Base<B = Vec<u8>> {
+    /// The base belongs to a checkpoint: the entries behind its index stay. Otherwise the snapshot
+    /// was installed, and all earlier entries are void.
+    pub is_checkpoint: bool,
+    /// The content belongs to consensus.
+    pub content: B,
+}
+
+/// The content of a record of a replicated group, encoded by the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Encoded<'a> {
+    /// By [`encode_command`].
+    Command(&'a [u8]),
+    Promise(&'a [u8]),
+    Step(&'a [u8]),
+    Base(&'a Base<&'a [u8]>),
 }
 
 /// The first record of every run of a node and of every segment. Records behind `cut` and before
@@ -71,13 +99,30 @@ pub struct Start {
 }
 
 /// The state of a group at the cut of a [`Start`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupTail {
     pub group: GroupId,
-    /// Of the group's next command, or lower than that.
+    /// Of the group's next command, or lower than that. Of a replicated group: of its last entry.
     pub term: Term,
-    /// Of the group's last command; 0 if it has none.
+    /// Of the group's last command or entry; 0 if it has none.
     pub index: LogIndex,
+    /// Consensus gives term and index of the group's entries. A start with such a group has version
+    /// 3; version 2 has no field for this.
+    #[serde(skip)]
+    pub is_replicated: bool,
+}
+
+/// The golden files keep this text of version 2, which has no flag.
+impl fmt::Debug for GroupTail {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let GroupTail { group, term, index, is_replicated } = self;
+        let mut fields = out.debug_struct("GroupTail");
+        fields.field("group", group).field("term", term).field("index", index);
+        if *is_replicated {
+            fields.field("is_replicated", is_replicated);
+        }
+        fields.finish()
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -107,7 +152,64 @@ pub fn encode<C: Borrow<Command>, L: Borrow<LocalCommand>>(
     payload: &Payload<C, L>,
     out: &mut Vec<u8>,
 ) -> Result<(), FormatError> {
-    let (kind, bytes) = write_payload(payload)?;
+    let encoded = match payload {
+        Payload::Promise(content) => Encoded::Promise(content),
+        Payload::Step(content) => Encoded::Step(content),
+        Payload::Base(Base { is_checkpoint, content }) => {
+            let base = Base { is_checkpoint: *is_checkpoint, content: &content[..] };
+            return encode_replicated(header, Encoded::Base(&base), out);
+        }
+        Payload::Command(_) | Payload::Local(_) | Payload::Forced { .. } | Payload::Start(_) => {
+            let (kind, version, bytes) = write_payload(payload)?;
+            return append(header, kind, version, &bytes, out);
+        }
+    };
+    encode_replicated(header, encoded, out)
+}
+
+/// Appends a record of a replicated group to `out`, as [`encode`] does.
+pub fn encode_replicated(
+    header: &RecordHeader,
+    encoded: Encoded<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), FormatError> {
+    match encoded {
+        Encoded::Command(bytes) => append(header, COMMAND, VERSION, bytes, out),
+        Encoded::Promise(bytes) => append(header, PROMISE, REPLICATED_VERSION, bytes, out),
+        Encoded::Step(bytes) => append(header, STEP, REPLICATED_VERSION, bytes, out),
+        Encoded::Base(base) => {
+            let bytes = [&[u8::from(base.is_checkpoint)], base.content].concat();
+            append(header, BASE, REPLICATED_VERSION, &bytes, out)
+        }
+    }
+}
+
+/// The payload of a command's record.
+pub fn encode_command(command: &Command) -> Result<Vec<u8>, FormatError> {
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
+    body::append(Format::Record, command, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The command of such a payload.
+pub fn decode_command(bytes: &[u8]) -> Result<Command, FormatError> {
+    body::read(Format::Record, 0, bytes)
+}
+
+fn append(
+    header: &RecordHeader,
+    kind: u8,
+    version: u8,
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), FormatError> {
+    if bytes.len() > MAX_PAYLOAD_BYTES {
+        return Err(FormatError::TooLong {
+            format: Format::Record,
+            len_bytes: bytes.len() as u64,
+            max_bytes: MAX_PAYLOAD_BYTES as u64,
+        });
+    }
     assert!(is_of_group(kind, header.group), "kind {kind} in group {}", header.group.0);
     let start = out.len();
     out.resize(start + record_bytes(bytes.len()), 0);
@@ -125,7 +227,7 @@ pub fn encode<C: Borrow<Command>, L: Borrow<LocalCommand>>(
     head[INDEX_AT..PAYLOAD_CRC_AT].copy_from_slice(&header.index.0.to_le_bytes());
     head[PAYLOAD_CRC_AT..KIND_AT].copy_from_slice(&crc32c(lines).to_le_bytes());
     head[KIND_AT] = kind;
-    head[VERSION_AT] = VERSION;
+    head[VERSION_AT] = version;
     let crc = crc32c(&head[LENGTH_AT..]);
     head[..LENGTH_AT].copy_from_slice(&crc.to_le_bytes());
     Ok(())
@@ -207,6 +309,11 @@ pub const fn start_bytes(groups: usize) -> usize {
     record_bytes(19 + 3 * 10 + 2 + groups * (5 + 2 * 10))
 }
 
+/// The same of a log with a replicated group: a flag for each group.
+pub const fn replicated_start_bytes(groups: usize) -> usize {
+    record_bytes(19 + 3 * 10 + 2 + groups * (5 + 2 * 10 + 1))
+}
+
 /// Most groups of one log. A [`Start`] lists all of them.
 pub const MAX_GROUPS: usize = 256;
 
@@ -230,15 +337,30 @@ const VERSION_AT: usize = 53;
 /// Version 1 had one group, and counted forced records by its indices (release 0.1.0).
 const VERSION: u8 = 2;
 
+/// Of promises, steps, bases, and of starts in a log with a replicated group. A reader that knows
+/// version 2 only stops there: to skip one would lose a promise.
+const REPLICATED_VERSION: u8 = 3;
+
 const COMMAND: u8 = 1;
 const FORCED: u8 = 2;
 const START: u8 = 3;
+const PROMISE: u8 = 4;
+const STEP: u8 = 5;
+const BASE: u8 = 6;
 const LOCAL: u8 = 8;
 
-/// Reserved for a newer release, which writes them with the next version: of consensus 4 hard
-/// state, 5 configuration and 6 base after an installed snapshot, and 7 leases. To skip one would
-/// lose what its writer has promised, so a reader stops.
-const RESERVED: RangeInclusive<u8> = 4..=7;
+/// Reserved for leases, which a newer release writes with the next version. A reader stops there.
+const RESERVED: u8 = 7;
+
+/// The payload of a [`Start`] of version 3.
+#[derive(Serialize, Deserialize)]
+struct ReplicatedStart {
+    boot_id: u128,
+    incarnation: Incarnation,
+    forced: Position,
+    cut: Position,
+    groups: Vec<(GroupTail, bool)>,
+}
 
 #[derive(Serialize, Deserialize)]
 struct Forced {
@@ -247,7 +369,7 @@ struct Forced {
 
 /// Whether records of this kind can be of the group.
 fn is_of_group(kind: u8, group: GroupId) -> bool {
-    (group == GroupId::LOCAL) == (kind != COMMAND)
+    (group == GroupId::LOCAL) != matches!(kind, COMMAND | PROMISE | STEP | BASE)
 }
 
 /// Initial capacity; most commands are shorter.
@@ -255,36 +377,45 @@ const USUAL_BYTES: usize = 256;
 
 fn write_payload<C: Borrow<Command>, L: Borrow<LocalCommand>>(
     payload: &Payload<C, L>,
-) -> Result<(u8, Vec<u8>), FormatError> {
+) -> Result<(u8, u8, Vec<u8>), FormatError> {
     let format = Format::Record;
     let mut bytes = Vec::with_capacity(USUAL_BYTES);
-    let kind = match payload {
+    let (kind, version) = match payload {
         Payload::Command(command) => {
             body::append(format, command.borrow(), &mut bytes)?;
-            COMMAND
+            (COMMAND, VERSION)
         }
         Payload::Local(command) => {
             body::append(format, command.borrow(), &mut bytes)?;
-            LOCAL
+            (LOCAL, VERSION)
         }
         &Payload::Forced { upto } => {
             body::append(format, &Forced { upto }, &mut bytes)?;
-            FORCED
+            (FORCED, VERSION)
         }
         Payload::Start(start) => {
             assert!(is_in_order(&start.groups), "the groups of a start are in order");
-            body::append(format, start, &mut bytes)?;
-            START
+            let version = match start.groups.iter().any(|tail| tail.is_replicated) {
+                false => {
+                    body::append(format, start, &mut bytes)?;
+                    VERSION
+                }
+                true => {
+                    let &Start { boot_id, incarnation, forced, cut, .. } = start;
+                    let groups = start.groups.iter().map(|tail| (*tail, tail.is_replicated));
+                    let groups = groups.collect();
+                    let start = ReplicatedStart { boot_id, incarnation, forced, cut, groups };
+                    body::append(format, &start, &mut bytes)?;
+                    REPLICATED_VERSION
+                }
+            };
+            (START, version)
+        }
+        Payload::Promise(_) | Payload::Step(_) | Payload::Base(_) => {
+            unreachable!("its content is encoded already")
         }
     };
-    if bytes.len() > MAX_PAYLOAD_BYTES {
-        return Err(FormatError::TooLong {
-            format,
-            len_bytes: bytes.len() as u64,
-            max_bytes: MAX_PAYLOAD_BYTES as u64,
-        });
-    }
-    Ok((kind, bytes))
+    Ok((kind, version, bytes))
 }
 
 /// Records of release 0.1.0, which are only read.
@@ -414,10 +545,19 @@ pub(crate) fn is_zeros(bytes: &[u8]) -> bool {
 
 fn read_payload(whole: &Whole<'_>) -> Result<Payload, FormatError> {
     let format = Format::Record;
-    if whole.version != VERSION {
-        return Err(FormatError::Version { format, found: whole.version, known: VERSION });
+    let known = match whole.kind {
+        PROMISE | STEP | BASE => REPLICATED_VERSION,
+        START if whole.version == REPLICATED_VERSION => REPLICATED_VERSION,
+        RESERVED => {
+            let (found, known) = (REPLICATED_VERSION + 1, REPLICATED_VERSION);
+            return Err(FormatError::Version { format, found, known });
+        }
+        _ => VERSION,
+    };
+    if whole.version != known {
+        return Err(FormatError::Version { format, found: whole.version, known });
     }
-    let bytes = whole.payload();
+    let mut bytes = whole.payload();
     let offset = LINE_BYTES as u64;
     let payload = match whole.kind {
         COMMAND => Payload::Command(body::read(format, offset, &bytes)?),
@@ -426,16 +566,20 @@ fn read_payload(whole: &Whole<'_>) -> Result<Payload, FormatError> {
             let Forced { upto } = body::read(format, offset, &bytes)?;
             Payload::Forced { upto }
         }
-        START => {
-            let start: Start = body::read(format, offset, &bytes)?;
-            if !is_in_order(&start.groups) {
-                let what = "the groups of a start record are not in order".into();
-                return Err(FormatError::Invalid { format, offset, what });
-            }
-            Payload::Start(start)
-        }
-        kind if RESERVED.contains(&kind) => {
-            return Err(FormatError::Version { format, found: VERSION + 1, known: VERSION });
+        START => Payload::Start(read_start(whole.version, &bytes)?),
+        PROMISE => Payload::Promise(bytes),
+        STEP => Payload::Step(bytes),
+        BASE => {
+            let is_checkpoint = match bytes.first() {
+                Some(0) => false,
+                Some(1) => true,
+                _ => {
+                    let what = "a base is neither installed nor of a checkpoint".into();
+                    return Err(FormatError::Invalid { format, offset, what });
+                }
+            };
+            bytes.remove(0);
+            Payload::Base(Base { is_checkpoint, content: bytes })
         }
         kind => {
             return Err(FormatError::Invalid {
@@ -450,6 +594,29 @@ fn read_payload(whole: &Whole<'_>) -> Result<Payload, FormatError> {
         return Err(FormatError::Invalid { format, offset: GROUP_AT as u64, what });
     }
     Ok(payload)
+}
+
+fn read_start(version: u8, bytes: &[u8]) -> Result<Start, FormatError> {
+    let (format, offset) = (Format::Record, LINE_BYTES as u64);
+    let start: Start = match version {
+        REPLICATED_VERSION => {
+            let start: ReplicatedStart = body::read(format, offset, bytes)?;
+            let ReplicatedStart { boot_id, incarnation, forced, cut, groups } = start;
+            let with = |(tail, is_replicated)| GroupTail { is_replicated, ..tail };
+            let groups: Vec<GroupTail> = groups.into_iter().map(with).collect();
+            if !groups.iter().any(|tail| tail.is_replicated) {
+                let what = "a start record of version 3 without a replicated group".into();
+                return Err(FormatError::Invalid { format, offset, what });
+            }
+            Start { boot_id, incarnation, forced, cut, groups }
+        }
+        _ => body::read(format, offset, bytes)?,
+    };
+    if !is_in_order(&start.groups) || start.groups[0].is_replicated {
+        let what = "the groups of a start record are not in order".into();
+        return Err(FormatError::Invalid { format, offset, what });
+    }
+    Ok(start)
 }
 
 /// The law of [`Start::groups`].

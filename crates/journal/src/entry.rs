@@ -11,13 +11,29 @@ pub enum Entry<'a> {
     Local(&'a LocalCommand),
     /// Of a partition's group, which is any other.
     Command(GroupId, &'a Command),
+    /// Of a replicated group.
+    Replicated(GroupId, Replicated<'a>),
+}
+
+/// A record of a replicated group. Consensus gives term and index.
+#[derive(Clone, Copy, Debug)]
+pub enum Replicated<'a> {
+    /// A command, by [`ebb_format::record::encode_command`].
+    Command { term: Term, index: LogIndex, bytes: &'a [u8] },
+    /// An entry that is no command.
+    Step { term: Term, index: LogIndex, bytes: &'a [u8] },
+    /// The group goes on from the snapshot of this entry. Appended: the snapshot was installed, and
+    /// all entries before the record are void. In a checkpoint: entries behind `index` stay.
+    Base { term: Term, index: LogIndex, bytes: &'a [u8] },
+    /// A promise of the replica. It has no index.
+    Promise(&'a [u8]),
 }
 
 impl Entry<'_> {
     pub fn group(&self) -> GroupId {
         match self {
             Entry::Local(_) => GroupId::LOCAL,
-            Entry::Command(group, _) => *group,
+            Entry::Command(group, _) | Entry::Replicated(group, _) => *group,
         }
     }
 }
@@ -36,6 +52,10 @@ pub struct Logged {
 pub enum LoggedCommand {
     Local(LocalCommand),
     Partition(Command),
+    /// The following three are of replicated groups, as they were appended.
+    Step(Vec<u8>),
+    Base(Vec<u8>),
+    Promise(Vec<u8>),
 }
 
 /// A position of the log, with the last index of each group up to it.
@@ -84,11 +104,26 @@ impl Frontier {
         *index
     }
 
-    /// Moves back to `to` where that is lower.
+    /// Moves on to the next record of a replicated group, whose last entry is then `index`.
+    pub(super) fn set(&mut self, group: GroupId, position: Position, index: LogIndex) {
+        self.position = position;
+        match self.find(group) {
+            Ok(at) => self.indices[at].1 = index,
+            Err(at) => self.indices.insert(at, (group, index)),
+        }
+    }
+
+    /// Moves back to `to` if that is lower.
     pub(super) fn cut(&mut self, to: &Frontier) {
-        self.position = self.position.min(to.position);
-        for (group, index) in &mut self.indices {
-            *index = (*index).min(to.index(*group));
+        if self.position > to.position {
+            self.clone_from(to);
+        }
+    }
+
+    /// The group's entries behind `live` are void.
+    pub(super) fn void(&mut self, group: GroupId, live: LogIndex) {
+        if let Ok(at) = self.find(group) {
+            self.indices[at].1 = self.indices[at].1.min(live);
         }
     }
 

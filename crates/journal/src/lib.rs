@@ -5,6 +5,12 @@
 //! positions without gaps. The log up to a position has the first commands of every group, so
 //! forced and cut are counted in positions, and one sync forces all groups.
 //!
+//! A partition's group is *replicated* from its first [`Entry::Replicated`] on. Consensus gives
+//! term and index of its entries, and the log keeps them as they are: a later entry or base can
+//! void earlier entries, and promises have no index. All records of a replicated group count as
+//! commands where this text speaks of positions. Its snapshots give up no segments: a
+//! [`Log::checkpoint`] does.
+//!
 //! `docs/format/log.md` defines bytes and recovery rules. Three promises are kept apart:
 //! - *written*: [`Log::append`] has returned. The command survives the end of the process.
 //! - *synced*: the record is on the medium, perhaps by accident. This promises nothing to a caller:
@@ -18,8 +24,10 @@
 //!   grow. A state that is to be the next snapshot comes between: `snapshot <= applied <= written`.
 //! - The local group's state depends on commands of partitions too. So its snapshot is written
 //!   before those of the partitions: their positions are at or below its own.
-//! - In each run the terms of all groups are higher than in the run before. So term and index of a
-//!   group never name two commands, also if a power cut has taken the first.
+//! - In each run the terms of all groups that are not replicated are higher than in the run before.
+//!   So term and index of a group never name two commands, also if a power cut has taken the first.
+//!   Of a replicated group, consensus keeps this law.
+//! - Indices of a group that is not replicated only grow.
 //! - A command is written to space that is already there, so a full disk refuses a command and
 //!   never breaks one.
 //! - All segments but the last are synced whole before the last gets a record.
@@ -31,31 +39,34 @@ mod error;
 mod recovery;
 mod release_0_1_0;
 mod replay;
+mod replicated;
 mod scan;
 mod segments;
 mod snapshots;
 mod turns;
 mod verify;
 
-pub use entry::{Entry, Frontier, Logged, LoggedCommand};
+pub use entry::{Entry, Frontier, Logged, LoggedCommand, Replicated};
 pub use error::LogError;
 pub use recovery::{Recovery, Start};
 pub use release_0_1_0::Log010;
 pub use replay::Entries;
 pub use segments::{LOG_DIR, is_segment};
+pub use snapshots::{ReceivedAt, SnapshotAt, SnapshotFrames};
 pub use snapshots::{SNAPSHOT_DIR, is_snapshot, list as snapshots, path as snapshot_path};
-pub use snapshots::{SnapshotAt, SnapshotFrames};
 pub use verify::Damage;
 
+use ebb_format::FormatError;
 use ebb_format::record::{
-    self, FORCED_BYTES, GroupId, GroupTail, LINE_BYTES, MAX_GROUPS, MAX_RECORD_BYTES, Payload,
-    Position, RecordHeader, Term, start_bytes,
+    self, Base, Encoded, FORCED_BYTES, GroupId, GroupTail, LINE_BYTES, MAX_GROUPS,
+    MAX_RECORD_BYTES, Payload, Position, RecordHeader, Term, replicated_start_bytes, start_bytes,
 };
 use ebb_format::segment::{SEGMENT_HEADER_BYTES, VolumeId};
 use ebb_format::snapshot::SnapshotHeader;
 use ebb_model::{Command, Incarnation, LocalCommand, LogIndex, Planted};
 use ebb_ports::{Disk, DiskError, DiskFile, Signal, Spawn};
 use futures_util::lock::Mutex;
+use replicated::{Checkpoint, GroupEnd, Kind, Release};
 use scan::Used;
 use segments::{Segment, Supply};
 use std::cell::{Cell, RefCell};
@@ -88,15 +99,32 @@ pub const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 /// full disk can be restarted over and over.
 const RESTARTS: u64 = 20;
 
-/// Kept free behind a marker.
-const fn start_reserve(groups: usize) -> u64 {
-    RESTARTS * start_bytes(groups) as u64
+/// The groups that a start lists.
+#[derive(Clone, Copy)]
+struct GroupCount {
+    groups: usize,
+    /// One of them is replicated.
+    is_replicated: bool,
 }
 
-/// Kept free behind a command, so that force needs no space: one marker for callers before the
-/// command was written, and one for callers after it.
-const fn command_reserve(groups: usize) -> u64 {
-    start_reserve(groups) + 2 * FORCED_BYTES as u64
+impl GroupCount {
+    const fn start_bytes(self) -> u64 {
+        match self.is_replicated {
+            false => start_bytes(self.groups) as u64,
+            true => replicated_start_bytes(self.groups) as u64,
+        }
+    }
+
+    /// Kept free behind a marker.
+    const fn start_reserve(self) -> u64 {
+        RESTARTS * self.start_bytes()
+    }
+
+    /// Kept free behind a command, so that force needs no space: one marker for callers before the
+    /// command was written, and one for callers after it.
+    const fn command_reserve(self) -> u64 {
+        self.start_reserve() + 2 * FORCED_BYTES as u64
+    }
 }
 
 /// May be logged while a write is under way that has checked for room: hundreds of other writes.
@@ -126,6 +154,12 @@ pub struct Log {
     snapshots: RefCell<BTreeMap<GroupId, Taken>>,
     /// All groups of the log.
     terms: RefCell<BTreeMap<GroupId, RunTerm>>,
+    /// Of replicated groups: what records that are not forced yet will release, in order.
+    releases: RefCell<VecDeque<Release>>,
+    /// The last forced checkpoint of each replicated group.
+    checkpoints: RefCell<BTreeMap<GroupId, Checkpoint>>,
+    /// Received snapshots that are durable, and whose bases are not forced yet.
+    received: RefCell<BTreeMap<(GroupId, LogIndex), Received>>,
     /// What callers wait for. `end.marked <= wanted <= written`.
     wanted: RefCell<Frontier>,
     /// All commands.
@@ -149,12 +183,35 @@ struct Taken {
     len_bytes: u64,
 }
 
-/// The term of a group in this run.
+/// A durable snapshot from another node, ahead of the log.
 #[derive(Clone, Copy)]
-struct RunTerm {
+struct Received {
     term: Term,
-    /// The last command before the run, and its term.
+    /// The last record of the log at the time.
+    position: Position,
+    /// The position of the base that names it, once that is written.
+    base: Option<Position>,
+    len_bytes: u64,
+}
+
+/// The term of a group in this run.
+#[derive(Clone, Copy, Default)]
+struct RunTerm {
+    /// Of a replicated group: of its last entry.
+    term: Term,
+    /// The last command before the run, and its term. Not of a replicated group.
     before: (LogIndex, Term),
+    is_replicated: bool,
+}
+
+/// Records for one write, and the state behind them.
+#[derive(Default)]
+struct Batch {
+    frontier: Frontier,
+    /// Of the following three, only replicated groups.
+    ends: Vec<(GroupId, GroupEnd)>,
+    bases: Vec<(GroupId, LogIndex, Term, Position)>,
+    releases: Vec<Release>,
 }
 
 /// The end of the log, where the next record goes.
@@ -191,21 +248,46 @@ impl Log {
     /// One call at a time: the caller decides on the order of commands. [`LogError::NoSpace`] and
     /// [`LogError::TooLong`] leave the log as it was. Dropping the future before its end leaves the
     /// log in an unknown state, so it then refuses all further work.
+    ///
+    /// The first record of a replicated group is no command. Its entries are in order: an index is
+    /// at most the last one plus 1. A base names a durable snapshot.
     pub async fn append(&self, entries: &[Entry<'_>]) -> Result<Frontier, LogError> {
+        self.append_batch(entries, false).await
+    }
+
+    async fn append_batch(
+        &self,
+        entries: &[Entry<'_>],
+        is_checkpoint: bool,
+    ) -> Result<Frontier, LogError> {
         assert!(!entries.is_empty(), "a batch has commands");
         assert!(!self.appending.replace(true), "appends are serialised by the caller");
         let _appending = Finally(|| self.appending.set(false));
         let _turn = self.turns.turn().await;
         let mut end = self.end.lock().await;
         self.check()?;
-        let reserve = command_reserve(self.groups_with(entries));
-        let (bytes, frontier) =
-            self.fit(&mut end, reserve, |end| self.encode_batch(end, entries)).await?;
+        let reserve = self.groups_with(entries).command_reserve();
+        let (bytes, batch) = self
+            .fit(&mut end, reserve, |end| self.encode_batch(end, entries, is_checkpoint))
+            .await?;
         self.put(&mut end, bytes, entries.len() as u64).await?;
         for entry in entries {
-            let new = RunTerm { term: self.term(entry.group()), before: Default::default() };
+            let new = RunTerm { term: self.term(entry.group()), ..RunTerm::default() };
             self.terms.borrow_mut().entry(entry.group()).or_insert(new);
         }
+        let Batch { frontier, ends, bases, releases } = batch;
+        for (group, end) in ends {
+            let run = RunTerm { term: end.term, is_replicated: true, ..RunTerm::default() };
+            self.terms.borrow_mut().insert(group, run);
+        }
+        for (group, index, term, position) in bases {
+            if let Some(received) = self.received.borrow_mut().get_mut(&(group, index))
+                && received.term == term
+            {
+                received.base = Some(position);
+            }
+        }
+        self.releases.borrow_mut().extend(releases);
         self.written.replace(frontier.clone());
         self.assert_order(&end);
         if !end.asked && end.offset > end.segment.len_bytes / 2 {
@@ -246,7 +328,7 @@ impl Log {
             self.check()?;
             let upto = self.wanted.borrow().clone();
             let marker = Payload::Forced { upto: upto.position };
-            let reserve = start_reserve(self.terms.borrow().len());
+            let reserve = self.groups_with(&[]).start_reserve();
             let (bytes, ()) = self
                 .fit(&mut end, reserve, |end| Ok((self.encode_marker(end, &marker)?, ())))
                 .await?;
@@ -258,15 +340,27 @@ impl Log {
         self.sync(&*file, position).await?;
         assert!(self.durable_position() <= upto.position, "one force at a time reports its end");
         self.durable.replace(upto.clone());
+        self.release(upto.position);
         Ok(upto)
     }
 
-    /// Index of the group's last command that survives the end of the process.
+    /// Takes over what the records up to here release.
+    fn release(&self, forced: Position) {
+        let mut releases = self.releases.borrow_mut();
+        while let Some(release) = releases.pop_front_if(|release| release.position <= forced) {
+            let mut segments = self.segments.borrow_mut();
+            release.apply(segments.iter_mut(), &mut self.checkpoints.borrow_mut());
+        }
+    }
+
+    /// Index of the group's last command that survives the end of the process. Of a replicated
+    /// group: of its last entry, which goes back when entries are voided.
     pub fn written(&self, group: GroupId) -> LogIndex {
         self.written.borrow().index(group)
     }
 
-    /// Index of the group's last command that survives a power cut.
+    /// Index of the group's last command that survives a power cut. Of a replicated group: the
+    /// index of the last entry after the forced records. Records behind them can void entries.
     pub fn durable(&self, group: GroupId) -> LogIndex {
         let durable = self.durable.borrow();
         if Planted::ForcedOfOtherGroup.is_on() {
@@ -290,7 +384,12 @@ impl Log {
         self.durable.borrow().position
     }
 
-    /// The term of the group's commands in this run.
+    /// Whether consensus gives the terms and indices of the group.
+    pub fn is_replicated(&self, group: GroupId) -> bool {
+        self.terms.borrow().get(&group).is_some_and(|run| run.is_replicated)
+    }
+
+    /// The term of the group's commands in this run. Of a replicated group: of its last entry.
     pub fn term(&self, group: GroupId) -> Term {
         let terms = self.terms.borrow();
         // A group that has its first command in this run: no earlier run had this number.
@@ -318,6 +417,8 @@ impl Log {
     /// caller has synced the data files. The local group's snapshot comes before those of the
     /// partitions. A state older than the newest snapshot of its group is not kept.
     ///
+    /// The snapshot of a replicated group gives up nothing of the log: [`Log::checkpoint`] follows.
+    ///
     /// Other calls go on at the same time. After an error the log and the previous snapshot are as
     /// they were, or only their clean-up is missing, which the next snapshot makes up for.
     pub async fn snapshot(
@@ -326,7 +427,9 @@ impl Log {
         at: SnapshotAt,
         frames: impl Iterator<Item = Vec<u8>>,
     ) -> Result<(), LogError> {
-        let SnapshotAt { index, position, version } = at;
+        let SnapshotAt { index, position, version, term } = at;
+        let is_replicated = self.is_replicated(group);
+        assert_eq!(term.is_some(), is_replicated, "only consensus gives terms");
         assert!(
             index <= self.written(group) && position <= self.written_position(),
             "a snapshot holds only what is in the log"
@@ -346,16 +449,131 @@ impl Log {
         let header = SnapshotHeader {
             volume: self.options.volume,
             group,
-            term: self.term_of(group, index),
+            term: term.unwrap_or_else(|| self.term_of(group, index)),
             index,
             position,
             version,
         };
-        let len_bytes = snapshots::write(&*self.disk, header, frames).await?;
+        let path = snapshots::path(group, index);
+        let len_bytes = snapshots::write(&*self.disk, &path, header, frames).await?;
         assert!(position <= self.durable_position(), "only forced commands are left to a snapshot");
         self.snapshots.borrow_mut().insert(group, Taken { index, position, len_bytes });
-        snapshots::remove_older(&*self.disk, group, index).await?;
+        snapshots::remove_older(&*self.disk, group, index, is_replicated).await?;
+        if is_replicated {
+            return self.remove_received(group, position).await;
+        }
         self.truncate().await
+    }
+
+    /// Keeps a snapshot of a replicated group that another node has sent. It is ahead of the log:
+    /// its base comes next, by [`Log::append`], and until that is forced a start can go on from the
+    /// group's snapshot before. A start that finds no base for it removes it. The snapshot before
+    /// stays until the next [`Log::checkpoint`] or [`Log::snapshot`] of the group.
+    pub async fn install_snapshot(
+        &self,
+        group: GroupId,
+        at: ReceivedAt,
+        frames: impl Iterator<Item = Vec<u8>>,
+    ) -> Result<(), LogError> {
+        let ReceivedAt { term, index, version } = at;
+        assert!(group != GroupId::LOCAL && term > Term(0) && index > LogIndex(0));
+        let _snapshotting = self.snapshotting.lock().await;
+        self.check()?;
+        let position = self.written_position();
+        let volume = self.options.volume;
+        let header = SnapshotHeader { volume, group, term, index, position, version };
+        // An earlier one of the same index is overwritten.
+        self.received.borrow_mut().remove(&(group, index));
+        let path = snapshots::received_path(group, index);
+        let len_bytes = snapshots::write(&*self.disk, &path, header, frames).await?;
+        let received = Received { term, position, base: None, len_bytes };
+        self.received.borrow_mut().insert((group, index), received);
+        Ok(())
+    }
+
+    /// Opens the snapshot from [`Log::install_snapshot`] with the highest index, or else the
+    /// group's newest snapshot. `None` if the group has none.
+    pub async fn open_snapshot(&self, group: GroupId) -> Result<Option<SnapshotFrames>, LogError> {
+        let _snapshotting = self.snapshotting.lock().await;
+        let of_group = (group, LogIndex(0))..=(group, LogIndex(u64::MAX));
+        let received = self.received.borrow().range(of_group).next_back().map(|(key, _)| key.1);
+        let taken = self.snapshots.borrow().get(&group).map(|taken| taken.index);
+        let (path, index) = match (received, taken) {
+            (Some(index), _) => (snapshots::received_path(group, index), index),
+            (None, Some(index)) => (snapshots::path(group, index), index),
+            (None, None) => return Ok(None),
+        };
+        let volume = self.options.volume;
+        SnapshotFrames::open_at(&*self.disk, volume, (group, index), path).await.map(Some)
+    }
+
+    /// Appends records of a replicated group that make its earlier promises superfluous, forces
+    /// them, and gives up the part of the log that no group needs. The last of `records` is the
+    /// base of the group's newest snapshot, and all others are promises. Entries behind the base
+    /// stay. A snapshot of the local group at or behind the group's newest comes before.
+    ///
+    /// No call of [`Log::append`] at the same time: the caller decides on the order. After an error
+    /// of the clean-up the next checkpoint makes up for it.
+    pub async fn checkpoint(
+        &self,
+        group: GroupId,
+        records: &[Replicated<'_>],
+    ) -> Result<(), LogError> {
+        assert!(
+            matches!(records, [promises @ .., Replicated::Base { .. }]
+                if promises.iter().all(|record| matches!(record, Replicated::Promise(_)))),
+            "a crash can leave the first records of a batch, so the base is the last"
+        );
+        let entries: Vec<Entry<'_>> =
+            records.iter().map(|record| Entry::Replicated(group, *record)).collect();
+        self.append_batch(&entries, true).await?;
+        self.force().await?;
+        let _snapshotting = self.snapshotting.lock().await;
+        self.adopt_received(group).await?;
+        self.truncate().await
+    }
+
+    /// Makes the received snapshot whose base was forced last the newest snapshot of the group.
+    async fn adopt_received(&self, group: GroupId) -> Result<(), LogError> {
+        let forced = self.durable_position();
+        let newest = {
+            let received = self.received.borrow();
+            let of_group = received.iter().filter(|((other, _), _)| *other == group);
+            let forced = of_group.filter_map(|((_, index), received)| {
+                received.base.filter(|base| *base <= forced).map(|base| (base, *index, *received))
+            });
+            forced.max_by_key(|(base, ..)| *base)
+        };
+        let Some((base, index, received)) = newest else { return Ok(()) };
+        if received.position > self.snapshot_of(GroupId::LOCAL).position {
+            // The local group's snapshot comes first.
+            return Ok(());
+        }
+        let (from, to) = (snapshots::received_path(group, index), snapshots::path(group, index));
+        self.disk.rename(&from, &to).await?;
+        self.disk.sync_dir(SNAPSHOT_DIR).await?;
+        let Received { position, len_bytes, .. } = received;
+        self.received.borrow_mut().remove(&(group, index));
+        self.snapshots.borrow_mut().insert(group, Taken { index, position, len_bytes });
+        snapshots::remove_older(&*self.disk, group, index, true).await?;
+        self.remove_received(group, base).await
+    }
+
+    /// Removes received snapshots with bases up to `position`, where the group has a newer snapshot.
+    async fn remove_received(&self, group: GroupId, position: Position) -> Result<(), LogError> {
+        let superseded: Vec<LogIndex> = {
+            let received = self.received.borrow();
+            let of_group = received.iter().filter(|((other, _), _)| *other == group);
+            of_group
+                .filter(|(_, received)| received.base.is_some_and(|base| base <= position))
+                .map(|((_, index), _)| *index)
+                .collect()
+        };
+        for index in superseded {
+            self.disk.remove(&snapshots::received_path(group, index)).await?;
+            self.received.borrow_mut().remove(&(group, index));
+        }
+        Ok(self.disk.sync_dir(SNAPSHOT_DIR).await?)
     }
 
     /// The newest snapshot of the group; the empty state before the first one.
@@ -390,15 +608,30 @@ impl Log {
         self.sync(&*file, position).await
     }
 
-    /// Whether snapshots hold all of these commands.
-    fn is_covered(&self, base: &Frontier) -> bool {
-        base.indices().all(|(group, index)| index <= self.snapshot_of(group).index)
+    /// Whether no group needs the segments before this one. Snapshots hold all their commands, and
+    /// the last checkpoint of each replicated group is in this one or behind it. A snapshot of a
+    /// replicated group that is newer than the checkpoint's base counts with the next checkpoint:
+    /// a log goes on from a base that it has.
+    fn begins_here(&self, segment: &Used) -> bool {
+        let checkpoints = self.checkpoints.borrow();
+        let is_covered = |(group, run): (&GroupId, &RunTerm)| {
+            let (index, snapshot) = (segment.base.index(*group), self.snapshot_of(*group).index);
+            if !run.is_replicated {
+                return index <= snapshot;
+            }
+            checkpoints.get(group).is_some_and(|checkpoint| {
+                segment.generation <= checkpoint.generation
+                    && checkpoint.index <= snapshot
+                    && index <= checkpoint.index
+            })
+        };
+        self.terms.borrow().iter().all(is_covered)
     }
 
-    /// The number of segments, from the oldest on, whose commands are all in snapshots.
+    /// The number of segments, from the oldest on, that no group needs.
     fn not_needed(&self) -> usize {
         let segments = self.segments.borrow();
-        segments.iter().skip(1).take_while(|next| self.is_covered(&next.base)).count()
+        segments.iter().skip(1).take_while(|next| self.begins_here(next)).count()
     }
 
     /// Recycles segments that are not needed, oldest first.
@@ -450,7 +683,7 @@ impl Log {
         if end.offset + len_bytes + reserve <= end.segment.len_bytes {
             return Ok((bytes, made));
         }
-        let start = start_bytes(self.terms.borrow().len()) as u64;
+        let start = self.groups_with(&[]).start_bytes();
         let taken = SEGMENT_HEADER_BYTES as u64 + start + reserve;
         let max_bytes = self.options.segment_bytes.saturating_sub(taken);
         if len_bytes > max_bytes {
@@ -464,24 +697,98 @@ impl Log {
         &self,
         end: &End,
         entries: &[Entry<'_>],
-    ) -> Result<(Vec<u8>, Frontier), LogError> {
-        let mut frontier = self.written.borrow().clone();
+        is_checkpoint: bool,
+    ) -> Result<(Vec<u8>, Batch), LogError> {
+        let mut batch = Batch { frontier: self.written.borrow().clone(), ..Batch::default() };
         let mut bytes = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
             let position = Position(end.position.0 + 1 + at as u64);
+            let payload = match *entry {
+                Entry::Local(command) => Payload::Local(command),
+                Entry::Command(group, command) => {
+                    assert!(!self.is_replicated(group), "consensus gives the group's indices");
+                    Payload::Command(command)
+                }
+                Entry::Replicated(group, record) => {
+                    let header = RecordHeader { group, ..self.header(end, position) };
+                    self.encode_replicated(header, record, is_checkpoint, &mut batch, &mut bytes)
+                        .map_err(|error| self.format_error(end, error))?;
+                    continue;
+                }
+            };
             let header = RecordHeader {
                 group: entry.group(),
                 term: self.term(entry.group()),
-                index: frontier.push(entry.group(), position),
+                index: batch.frontier.push(entry.group(), position),
                 ..self.header(end, position)
-            };
-            let payload = match *entry {
-                Entry::Local(command) => Payload::Local(command),
-                Entry::Command(_, command) => Payload::Command(command),
             };
             self.encode(end, &header, &payload, &mut bytes)?;
         }
-        Ok((bytes, frontier))
+        Ok((bytes, batch))
+    }
+
+    /// Encodes a record of a replicated group, and moves `batch` on over it. `header` lacks term
+    /// and index.
+    fn encode_replicated(
+        &self,
+        header: RecordHeader,
+        record: Replicated<'_>,
+        is_checkpoint: bool,
+        batch: &mut Batch,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), FormatError> {
+        let RecordHeader { group, position, generation, .. } = header;
+        let base;
+        let (kind, (term, index), encoded) = match record {
+            Replicated::Command { term, index, bytes } => {
+                (Kind::Entry, (term, index), Encoded::Command(bytes))
+            }
+            Replicated::Step { term, index, bytes } => {
+                (Kind::Entry, (term, index), Encoded::Step(bytes))
+            }
+            Replicated::Base { term, index, bytes } => {
+                base = Base { is_checkpoint, content: bytes };
+                (Kind::Base { is_checkpoint }, (term, index), Encoded::Base(&base))
+            }
+            Replicated::Promise(bytes) => {
+                (Kind::Promise, Default::default(), Encoded::Promise(bytes))
+            }
+        };
+        let at = batch.ends.iter().position(|(other, _)| *other == group).unwrap_or_else(|| {
+            batch.ends.push((group, self.end_of(group)));
+            batch.ends.len() - 1
+        });
+        let end = &mut batch.ends[at].1;
+        assert!(
+            end.is_replicated || !matches!(record, Replicated::Command { .. }),
+            "a start learns that a group is replicated from another record than a command"
+        );
+        let void = end
+            .advance(kind, term, index)
+            .unwrap_or_else(|what| panic!("group {}: {what}", group.0));
+        batch.frontier.set(group, position, end.last.0);
+        if let Kind::Base { .. } = kind {
+            assert!(self.has_snapshot(group, index), "the snapshot is durable before its base");
+            batch.bases.push((group, index, term, position));
+        }
+        batch.releases.extend(Release::of((position, group, index), kind, void, generation));
+        record::encode_replicated(&RecordHeader { term, index, ..header }, encoded, bytes)
+    }
+
+    /// The end of the group in the log.
+    fn end_of(&self, group: GroupId) -> GroupEnd {
+        let Some(run) = self.terms.borrow().get(&group).copied() else {
+            return GroupEnd::default();
+        };
+        let RunTerm { term, is_replicated, .. } = run;
+        let index = self.written(group);
+        let last = if is_replicated { term } else { self.term_of(group, index) };
+        GroupEnd { term, last: (index, last), is_replicated }
+    }
+
+    fn has_snapshot(&self, group: GroupId, index: LogIndex) -> bool {
+        self.received.borrow().contains_key(&(group, index))
+            || index <= self.snapshot_of(group).index
     }
 
     fn encode_marker(
@@ -514,18 +821,22 @@ impl Log {
         payload: &Payload<&Command, &LocalCommand>,
         bytes: &mut Vec<u8>,
     ) -> Result<(), LogError> {
-        record::encode(header, payload, bytes).map_err(|error| {
-            LogError::format(&segments::path(end.segment.generation), end.offset, error)
-        })
+        record::encode(header, payload, bytes).map_err(|error| self.format_error(end, error))
     }
 
-    /// The number of groups of the log and the entries.
-    fn groups_with(&self, entries: &[Entry<'_>]) -> usize {
+    fn format_error(&self, end: &End, error: FormatError) -> LogError {
+        LogError::format(&segments::path(end.segment.generation), end.offset, error)
+    }
+
+    /// The groups of the log and the entries.
+    fn groups_with(&self, entries: &[Entry<'_>]) -> GroupCount {
         let terms = self.terms.borrow();
         let new = entries.iter().map(Entry::group).filter(|group| !terms.contains_key(group));
         let groups = terms.len() + new.collect::<BTreeSet<_>>().len();
         assert!(groups <= MAX_GROUPS, "a log has at most {MAX_GROUPS} groups");
-        groups
+        let is_replicated = terms.values().any(|run| run.is_replicated)
+            || entries.iter().any(|entry| matches!(entry, Entry::Replicated(..)));
+        GroupCount { groups, is_replicated }
     }
 
     /// The orders of [`Log`]'s positions.
@@ -606,6 +917,7 @@ impl Log {
             group: *group,
             term: run.term,
             index: written.index(*group),
+            is_replicated: run.is_replicated,
         };
         let start = record::Start {
             boot_id: self.boot_id,
@@ -651,7 +963,7 @@ impl<F: FnMut()> Drop for Finally<F> {
 const _: () = assert!(
     MAX_RECORD_BYTES as u64
         + SEGMENT_HEADER_BYTES as u64
-        + start_bytes(MAX_GROUPS) as u64
-        + command_reserve(MAX_GROUPS)
+        + GroupCount { groups: MAX_GROUPS, is_replicated: true }.start_bytes()
+        + GroupCount { groups: MAX_GROUPS, is_replicated: true }.command_reserve()
         < DEFAULT_SEGMENT_BYTES
 );

@@ -84,7 +84,9 @@ impl Log {
             }
             _ => Default::default(),
         };
-        let entries = Entries::new(disk, generations(&found), found.cuts, &snapshots, base, last);
+        let replicated = found.tail.iter().flat_map(|tail| tail.groups.replicated()).collect();
+        let segments = generations(&found);
+        let entries = Entries::new(disk, segments, found.cuts, &snapshots, replicated, base, last);
         Ok(Some((snapshots, entries)))
     }
 }
@@ -120,14 +122,17 @@ async fn read(disk: &Rc<dyn Disk>, volume: VolumeId) -> Result<(Recovery, Scan),
     }
     let (start, kept) = judge(&found, disk.boot_id());
     let last = kept.frontier();
-    let (snapshots, damaged) = choose_snapshots(&**disk, volume, &found, &last).await?;
+    let (snapshots, received, damaged) = choose_snapshots(&**disk, volume, &found, &kept).await?;
+    let replicated: BTreeSet<GroupId> = kept.replicated().collect();
     if let Some(tail) = &mut found.tail {
         tail.groups = kept;
     }
     found.segments.iter_mut().for_each(|used| used.base.cut(&last));
     let base = found.segments.first().map(|used| used.base.position).unwrap_or_default();
     let cuts = std::mem::take(&mut found.cuts);
-    let entries = Entries::new(disk.clone(), generations(&found), cuts, &snapshots, base, last);
+    let segments = generations(&found);
+    let entries = Entries::new(disk.clone(), segments, cuts, &snapshots, replicated, base, last);
+    found.received = received;
     let incarnation = found.tail.as_ref().map(|tail| tail.incarnation);
     Ok((
         Recovery { start, snapshots, entries, damaged: damaged.or(passed_over), incarnation },
@@ -182,32 +187,54 @@ fn judge(found: &Scan, boot_id: u128) -> (Start, Groups) {
     }
 }
 
-/// The newest snapshot of each group that is whole, and the damage of a newer one.
+type ReceivedSnapshots = BTreeMap<(GroupId, LogIndex), Received>;
+
+/// The newest snapshot of each group that is whole, those of them that were received from another
+/// node and have not become ordinary ones, and the damage of a newer one.
 async fn choose_snapshots(
     disk: &dyn Disk,
     volume: VolumeId,
     found: &Scan,
-    last: &Frontier,
-) -> Result<(Snapshots, Option<LogError>), LogError> {
+    kept: &Groups,
+) -> Result<(Snapshots, ReceivedSnapshots, Option<LogError>), LogError> {
     let all = snapshots::list(disk).await?;
+    let all_received = snapshots::list_received(disk).await?;
     let forced = found.tail.as_ref().map(|tail| {
         let mut forced = tail.groups.clone();
         forced.cut(tail.forced);
         forced.frontier()
     });
-    let base = found.segments.first().map(|used| used.base.clone()).unwrap_or_default();
-    let groups: BTreeSet<GroupId> =
-        all.iter().copied().chain(base.indices()).map(|(group, _)| group).collect();
-    let (mut chosen, mut damaged) = (Snapshots::new(), None);
+    let mut base = found.segments.first().map(|used| used.base.clone()).unwrap_or_default();
+    kept.releases().for_each(|release| release.void_in(&mut base));
+    let replicated: BTreeSet<GroupId> = kept.replicated().collect();
+    let groups: BTreeSet<GroupId> = all
+        .iter()
+        .copied()
+        .chain(base.indices())
+        .map(|(group, _)| group)
+        .chain(replicated.iter().copied())
+        .collect();
+    let (mut chosen, mut received, mut damaged) = (Snapshots::new(), BTreeMap::new(), None);
     for group in groups {
-        let indices = all.iter().filter(|(other, _)| *other == group).map(|(_, index)| *index);
-        let indices = indices.collect();
-        let of_group = Candidates { volume, group, indices, base: &base, forced: forced.as_ref() };
-        let (snapshot, damage) = of_group.choose(disk, found, last).await?;
+        let of_group = |all: &[(GroupId, LogIndex)]| {
+            all.iter().filter(|(other, _)| *other == group).map(|(_, index)| *index).collect()
+        };
+        let (indices, received_indices) = (of_group(&all), of_group(&all_received));
+        let (base, forced) = (&base, forced.as_ref());
+        let of_group =
+            Candidates { volume, group, indices, received: received_indices, kept, base, forced };
+        let (snapshot, damage) = match replicated.contains(&group) {
+            false => of_group.choose(disk, found).await?,
+            true => of_group.choose_replicated(disk, found, &mut received).await?,
+        };
         chosen.extend(snapshot.map(|snapshot| (group, snapshot)));
         damaged = damaged.or(damage);
     }
-    let is_partition = |snapshot: &&SnapshotFrames| snapshot.header().group != GroupId::LOCAL;
+    // A received snapshot holds nothing that this node has logged.
+    let is_partition = |snapshot: &&SnapshotFrames| {
+        let header = snapshot.header();
+        header.group != GroupId::LOCAL && !received.contains_key(&(header.group, header.index))
+    };
     let newest = chosen
         .values()
         .filter(is_partition)
@@ -226,7 +253,7 @@ async fn choose_snapshots(
             );
             Err(LogError::Corrupt { file, offset: 0, what })
         }
-        _ => Ok((chosen, damaged)),
+        _ => Ok((chosen, received, damaged)),
     }
 }
 
@@ -235,6 +262,10 @@ struct Candidates<'a> {
     volume: VolumeId,
     group: GroupId,
     indices: Vec<LogIndex>,
+    /// Of a replicated group: those from other nodes that are not ordinary ones yet.
+    received: Vec<LogIndex>,
+    /// The log without the commands that a power cut takes.
+    kept: &'a Groups,
     /// The last commands before the log.
     base: &'a Frontier,
     /// The last commands that were forced; `None` without a log.
@@ -248,28 +279,13 @@ impl Candidates<'_> {
         &self,
         disk: &dyn Disk,
         found: &Scan,
-        last: &Frontier,
     ) -> Result<(Option<SnapshotFrames>, Option<LogError>), LogError> {
         let Candidates { volume, group, forced, .. } = *self;
         let base = self.base.index(group);
-        let beyond = |index: LogIndex| {
-            // Snapshots are taken only of commands that were forced in a log.
-            let (file, offset) = end_of(found);
-            let forced = forced.map_or(LogIndex(0), |forced| forced.index(group));
-            let what = format!(
-                "the log ends with command {} of group {}, of which {} were forced, and there is a \
-                 snapshot of command {}",
-                last.index(group).0,
-                group.0,
-                forced.0,
-                index.0
-            );
-            LogError::Corrupt { file, offset, what }
-        };
         let mut damaged = None;
         for index in self.indices.iter().rev().copied() {
             if forced.is_none_or(|forced| index > forced.index(group)) {
-                return Err(beyond(index));
+                return Err(self.beyond(found, index));
             }
             if index < base {
                 break;
@@ -278,7 +294,7 @@ impl Candidates<'_> {
                 Ok(snapshot) => {
                     let position = snapshot.header().position;
                     if forced.is_none_or(|forced| position > forced.position) {
-                        return Err(beyond(index));
+                        return Err(self.beyond(found, index));
                     }
                     return Ok((Some(snapshot), damaged));
                 }
@@ -286,6 +302,90 @@ impl Candidates<'_> {
                 Err(error) => return Err(error),
             }
         }
+        self.without(found, damaged)
+    }
+
+    /// The same of a replicated group. A received snapshot counts if the log has its base, and is
+    /// then entered in `received`. The snapshots of an earlier replica do not count.
+    async fn choose_replicated(
+        &self,
+        disk: &dyn Disk,
+        found: &Scan,
+        received: &mut ReceivedSnapshots,
+    ) -> Result<(Option<SnapshotFrames>, Option<LogError>), LogError> {
+        let Candidates { volume, group, forced, kept, .. } = *self;
+        let least = self.base.index(group).max(kept.base_index(group));
+        let is_newest = |index: &LogIndex| kept.bases(group, *index).next().is_some();
+        let from_others = self.received.iter().copied().filter(is_newest);
+        let mut candidates: Vec<(LogIndex, bool)> =
+            from_others.map(|index| (index, true)).collect();
+        candidates.extend(self.indices.iter().map(|index| (*index, false)));
+        candidates.sort_unstable();
+        let mut damaged = None;
+        for (index, is_received) in candidates.into_iter().rev() {
+            let path = match is_received {
+                true => snapshots::received_path(group, index),
+                false => snapshots::path(group, index),
+            };
+            let snapshot = match SnapshotFrames::open_at(disk, volume, (group, index), path).await {
+                Ok(snapshot) => snapshot,
+                Err(error @ LogError::Corrupt { .. }) => {
+                    damaged = damaged.or(Some(error));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let (term, position) = (snapshot.header().term, snapshot.header().position);
+            if is_received {
+                let mut bases = kept.bases(group, index).filter(|(_, other)| *other == term);
+                let Some((base, _)) = bases.next() else { continue };
+                if index < least || kept.is_of_earlier_replica(group, index, base) {
+                    continue;
+                }
+                let len_bytes = snapshot.len_bytes();
+                let taken = Received { term, position, base: Some(base), len_bytes };
+                received.insert((group, index), taken);
+                return Ok((Some(snapshot), damaged));
+            }
+            if kept.is_of_earlier_replica(group, index, position) {
+                continue;
+            }
+            let is_forced =
+                |forced: &Frontier| index <= forced.index(group) && position <= forced.position;
+            if !forced.is_some_and(is_forced) {
+                return Err(self.beyond(found, index));
+            }
+            if index < least {
+                break;
+            }
+            return Ok((Some(snapshot), damaged));
+        }
+        self.without(found, damaged)
+    }
+
+    /// Snapshots are taken only of commands that were forced in a log.
+    fn beyond(&self, found: &Scan, index: LogIndex) -> LogError {
+        let (file, offset) = end_of(found);
+        let forced = self.forced.map_or(LogIndex(0), |forced| forced.index(self.group));
+        let what = format!(
+            "the log ends with command {} of group {}, of which {} were forced, and there is a \
+             snapshot of command {}",
+            self.kept.frontier().index(self.group).0,
+            self.group.0,
+            forced.0,
+            index.0
+        );
+        LogError::Corrupt { file, offset, what }
+    }
+
+    /// No snapshot can be used.
+    fn without(
+        &self,
+        found: &Scan,
+        damaged: Option<LogError>,
+    ) -> Result<(Option<SnapshotFrames>, Option<LogError>), LogError> {
+        let group = self.group;
+        let base = self.base.index(group).max(self.kept.base_index(group));
         match damaged {
             // A log that reaches back to the beginning needs no snapshot, but cannot tell whether
             // the state before the first command was an empty one.
@@ -335,7 +435,8 @@ async fn begin(
     if let Some(junk) = &found.junk {
         wipe(junk).await?;
     }
-    let Scan { segments, tail, mut empty, given_up, .. } = found;
+    remove_unfinished_installs(&*disk, &found.received).await?;
+    let Scan { segments, tail, mut empty, given_up, checkpoints, received, .. } = found;
     let in_use = segments.last().map_or(Generation(0), |used| used.generation);
     // There is usually at most one: the segment made ahead.
     let ready = (empty.len() == 1)
@@ -349,6 +450,10 @@ async fn begin(
     }
     let mut segments: VecDeque<Used> = segments.into();
     let written = recovery.entries.last().clone();
+    let releases = tail.iter().flat_map(|tail| tail.groups.releases()).collect();
+    // A received snapshot is an ordinary one once its base is forced.
+    let is_own = |(group, taken): &(GroupId, Taken)| !received.contains_key(&(*group, taken.index));
+    let taken = recovery.snapshots.values().map(taken).filter(is_own).collect();
     let (terms, durable) = match &tail {
         None => (terms(&Groups::default(), &recovery.snapshots), Frontier::default()),
         Some(tail) => {
@@ -394,8 +499,11 @@ async fn begin(
         forcing: Rc::default(),
         syncing: Mutex::new(()),
         snapshotting: Mutex::new(()),
-        snapshots: RefCell::new(recovery.snapshots.values().map(taken).collect()),
+        snapshots: RefCell::new(taken),
         terms: RefCell::new(terms),
+        releases: RefCell::new(releases),
+        checkpoints: RefCell::new(checkpoints),
+        received: RefCell::new(received),
         wanted: RefCell::new(durable.clone()),
         written: RefCell::new(written),
         durable: RefCell::new(durable),
@@ -413,6 +521,19 @@ async fn begin(
     Ok(log)
 }
 
+/// Received snapshots without a base in the log belong to installations that did not end.
+async fn remove_unfinished_installs(
+    disk: &dyn Disk,
+    kept: &ReceivedSnapshots,
+) -> Result<(), LogError> {
+    for received in snapshots::list_received(disk).await? {
+        if !kept.contains_key(&received) {
+            disk.remove(&snapshots::received_path(received.0, received.1)).await?;
+        }
+    }
+    Ok(())
+}
+
 fn taken(snapshot: &SnapshotFrames) -> (GroupId, Taken) {
     let header = snapshot.header();
     let (index, position) = (header.index, header.position);
@@ -423,25 +544,31 @@ fn taken(snapshot: &SnapshotFrames) -> (GroupId, Taken) {
 ///
 /// The local group counts the runs. A group with one voter has a new term in each run, as if it had
 /// elected its leader anew. The term of a group is at or above the number of the run, so that a
-/// group whose first commands a power cut has taken does not begin with their term again.
+/// group whose first commands a power cut has taken does not begin with their term again. The terms
+/// of replicated groups do not grow here.
 fn terms(groups: &Groups, snapshots: &Snapshots) -> BTreeMap<GroupId, RunTerm> {
     let mut before: BTreeMap<GroupId, RunTerm> = groups
         .ends()
-        .map(|(group, end)| (group, RunTerm { term: end.term, before: end.last }))
+        .map(|(group, end)| {
+            let GroupEnd { term, last: before, is_replicated } = end;
+            (group, RunTerm { term, before, is_replicated })
+        })
         .collect();
-    let nothing = RunTerm { term: Term(0), before: Default::default() };
     for snapshot in snapshots.values() {
         let header = snapshot.header();
-        let group = before.entry(header.group).or_insert(nothing);
+        let group = before.entry(header.group).or_default();
+        if group.is_replicated {
+            continue;
+        }
         group.term = group.term.max(header.term);
         if group.before.0 <= header.index {
             group.before = (header.index, header.term);
         }
     }
     let grown = u64::from(!Planted::TermReused.is_on());
-    let local = before.entry(GroupId::LOCAL).or_insert(nothing);
+    let local = before.entry(GroupId::LOCAL).or_default();
     let run = Term((local.term.0 + grown).max(1));
-    for group in before.values_mut() {
+    for group in before.values_mut().filter(|group| !group.is_replicated) {
         group.term = Term(group.term.0 + grown).max(run);
     }
     before

@@ -6,17 +6,19 @@ use ebb_format::record::{self, Decoded, GroupId, Payload, Position, RecordHeader
 use ebb_format::segment::{Generation, SEGMENT_HEADER_BYTES};
 use ebb_model::{LogIndex, Planted};
 use ebb_ports::{Disk, OpenMode};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// The commands of a sound log that no snapshot of their group has, one by one in the order of
-/// their positions. Holds one segment in memory. Must be read to the end before the next snapshot
+/// The commands of a sound log that no snapshot of their group has, and all records of replicated
+/// groups, void ones included, one by one in the order of their positions. Records that a power cut
+/// has taken are left out. Holds one segment in memory. Must be read to the end before the next snapshot
 /// is taken, which may recycle segments that are still to be read.
 pub struct Entries {
     disk: Rc<dyn Disk>,
     segments: VecDeque<Generation>,
     cuts: Vec<Cut>,
-    /// The snapshots.
+    replicated: BTreeSet<GroupId>,
+    /// The snapshots of groups that are not replicated.
     covered: BTreeMap<GroupId, (LogIndex, Position)>,
     /// Of the last command that was read.
     position: Position,
@@ -37,6 +39,7 @@ impl Entries {
         segments: VecDeque<Generation>,
         cuts: Vec<Cut>,
         snapshots: &BTreeMap<GroupId, SnapshotFrames>,
+        replicated: BTreeSet<GroupId>,
         base: Position,
         last: Frontier,
     ) -> Entries {
@@ -48,7 +51,12 @@ impl Entries {
             disk,
             segments,
             cuts,
-            covered: snapshots.values().map(place).collect(),
+            covered: snapshots
+                .values()
+                .map(place)
+                .filter(|(group, _)| !replicated.contains(group))
+                .collect(),
+            replicated,
             position: base,
             indices: BTreeMap::new(),
             last,
@@ -85,6 +93,9 @@ impl Entries {
                     self.boot_id = start.boot_id;
                     continue;
                 }
+                Payload::Promise(content) => LoggedCommand::Promise(content),
+                Payload::Step(content) => LoggedCommand::Step(content),
+                Payload::Base(base) => LoggedCommand::Base(base.content),
                 Payload::Forced { .. } => continue,
             };
             let RecordHeader { position, group, term, index, .. } = record.header;
@@ -108,7 +119,9 @@ impl Entries {
                     continue;
                 }
             }
-            if let Some(before) = self.indices.insert(group, index) {
+            if !self.replicated.contains(&group)
+                && let Some(before) = self.indices.insert(group, index)
+            {
                 assert_eq!(index.0, before.0 + 1, "the log was found without gaps");
             }
             return Ok(Some(Logged { position, group, term, index, command }));

@@ -1,10 +1,11 @@
 //! Reads the whole log and checks it, changing nothing (`docs/format/log.md`, recovery).
 
+use super::replicated::{Checkpoint, GroupEnd, Kind, Release};
 use super::segments::{self, Segment};
-use super::{Frontier, LogError, MAX_SEGMENT_BYTES};
+use super::{Frontier, LogError, MAX_SEGMENT_BYTES, Received};
 use ebb_format::FormatError;
 use ebb_format::record::{
-    self, Decoded, GroupId, GroupTail, Payload, Position, Record, RecordHeader, Term,
+    self, Base, Decoded, GroupId, GroupTail, Payload, Position, Record, RecordHeader, Term,
 };
 use ebb_format::segment::{self as header, Generation, SEGMENT_HEADER_BYTES, VolumeId};
 use ebb_model::{Incarnation, LogIndex};
@@ -25,11 +26,16 @@ pub(super) struct Scan {
     pub cuts: Vec<Cut>,
     /// Segments before `segments` that a snapshot was about to give up, oldest first.
     pub given_up: Vec<Generation>,
+    /// The last forced checkpoint of each replicated group.
+    pub checkpoints: BTreeMap<GroupId, Checkpoint>,
+    /// The received snapshots that a start goes on from.
+    pub received: BTreeMap<(GroupId, LogIndex), Received>,
 }
 
 pub(super) struct Used {
     pub generation: Generation,
-    /// The last commands before the segment that count.
+    /// The last commands before the segment that count. Of a replicated group: the last entry
+    /// that no forced record voids.
     pub base: Frontier,
 }
 
@@ -59,36 +65,48 @@ pub(super) struct Groups {
     base: Position,
     /// Commands that were not forced, in order.
     unforced: VecDeque<Unforced>,
+    /// Of replicated groups, in order.
+    resets: Vec<Reset>,
+    bases: Vec<BaseAt>,
 }
 
-#[derive(Clone, Copy, Default)]
-pub(super) struct GroupEnd {
-    /// The highest term of the group in the log.
-    pub term: Term,
-    /// The last command, and its term.
-    pub last: (LogIndex, Term),
-}
-
-/// A command, and what a cut before it restores.
+/// A command or a record of a replicated group, and what a cut before it restores.
 #[derive(Clone, Copy)]
 struct Unforced {
     position: Position,
     group: GroupId,
-    group_before: (LogIndex, Term),
+    group_before: GroupEnd,
     before: Position,
+    release: Option<Release>,
+}
+
+/// A record that voids entries of a replicated group. A snapshot from before it that has a later
+/// entry than `snapshot` belongs to an earlier replica.
+#[derive(Clone, Copy)]
+struct Reset {
+    position: Position,
+    group: GroupId,
+    snapshot: LogIndex,
+}
+
+/// A base of a replicated group in the log.
+#[derive(Clone, Copy)]
+struct BaseAt {
+    position: Position,
+    group: GroupId,
+    index: LogIndex,
+    term: Term,
 }
 
 impl Groups {
     /// The groups of a log that begins with this start record.
     fn of(start: &record::Start) -> Groups {
-        let end = |tail: &GroupTail| {
-            (tail.group, GroupEnd { term: tail.term, last: (tail.index, Term(0)) })
-        };
+        let end = |tail: &GroupTail| (tail.group, stated(tail));
         Groups {
             ends: start.groups.iter().map(end).collect(),
             last: start.cut,
             base: start.cut,
-            unforced: VecDeque::new(),
+            ..Groups::default()
         }
     }
 
@@ -116,32 +134,106 @@ impl Groups {
                 header.term.0, end.term.0, header.group.0
             ));
         }
-        self.unforced.push_back(Unforced {
-            position: header.position,
-            group: header.group,
-            group_before: end.last,
-            before: self.last,
-        });
-        *end = GroupEnd { term: header.term, last: (header.index, header.term) };
-        self.last = header.position;
+        let group_before = *end;
+        end.term = header.term;
+        end.last = (header.index, header.term);
+        self.push(header, group_before, None);
         Ok(())
     }
 
-    fn force(&mut self, upto: Position) {
-        while self.unforced.front().is_some_and(|first| first.position <= upto) {
-            self.unforced.pop_front();
+    /// Adds the next record of a replicated group, if it follows the others.
+    fn add_replicated(&mut self, header: &RecordHeader, kind: Kind) -> Result<(), String> {
+        let &RecordHeader { group, position, term, index, generation, .. } = header;
+        let end = self.ends.entry(group).or_default();
+        let group_before = *end;
+        let void =
+            end.advance(kind, term, index).map_err(|what| format!("group {}: {what}", group.0))?;
+        if let Some(void) = void {
+            self.resets.push(Reset { position, group, snapshot: void.snapshot });
         }
+        if matches!(kind, Kind::Base { .. }) {
+            self.bases.push(BaseAt { position, group, index, term });
+        }
+        self.push(
+            header,
+            group_before,
+            Release::of((position, group, index), kind, void, generation),
+        );
+        Ok(())
+    }
+
+    fn push(&mut self, header: &RecordHeader, group_before: GroupEnd, release: Option<Release>) {
+        let &RecordHeader { group, position, .. } = header;
+        let before = self.last;
+        self.unforced.push_back(Unforced { position, group, group_before, before, release });
+        self.last = position;
+    }
+
+    fn is_replicated(&self, group: GroupId) -> bool {
+        self.ends.get(&group).is_some_and(|end| end.is_replicated)
+    }
+
+    pub fn replicated(&self) -> impl Iterator<Item = GroupId> + '_ {
+        self.ends().filter(|(_, end)| end.is_replicated).map(|(group, _)| group)
+    }
+
+    /// What the records that were not forced release once they are.
+    pub fn releases(&self) -> impl Iterator<Item = Release> + '_ {
+        self.unforced.iter().filter_map(|unforced| unforced.release)
+    }
+
+    /// Whether a snapshot of the group that was taken at `position` belongs to an earlier replica.
+    pub fn is_of_earlier_replica(
+        &self,
+        group: GroupId,
+        index: LogIndex,
+        position: Position,
+    ) -> bool {
+        let is_later = |reset: &&Reset| reset.group == group && reset.position > position;
+        self.resets.iter().filter(is_later).any(|reset| index > reset.snapshot)
+    }
+
+    /// Positions and terms of the bases with this index, newest first.
+    pub fn bases(
+        &self,
+        group: GroupId,
+        index: LogIndex,
+    ) -> impl Iterator<Item = (Position, Term)> + '_ {
+        let of_index = self.bases.iter().rev();
+        let of_index = of_index.filter(move |base| (base.group, base.index) == (group, index));
+        of_index.map(|base| (base.position, base.term))
+    }
+
+    /// The index of the snapshot that a replicated group goes on from at least.
+    pub fn base_index(&self, group: GroupId) -> LogIndex {
+        let last = self.bases.iter().rev().find(|base| base.group == group);
+        last.filter(|base| !self.is_of_earlier_replica(group, base.index, base.position))
+            .map_or(LogIndex(0), |base| base.index)
+    }
+
+    /// Returns what these records release.
+    fn force(&mut self, upto: Position) -> Vec<Release> {
+        let forced = self.unforced.partition_point(|unforced| unforced.position <= upto);
+        self.unforced.drain(..forced).filter_map(|unforced| unforced.release).collect()
     }
 
     /// Cuts the commands behind `to`, which is not below the forced ones. Returns their number. The
-    /// terms stay: they are not used again.
+    /// terms of groups that are not replicated stay: they are not used again.
     pub fn cut(&mut self, to: Position) -> u64 {
         let mut cut = 0;
         while let Some(last) = self.unforced.pop_back_if(|last| last.position > to) {
             self.last = last.before;
-            self.ends.entry(last.group).or_default().last = last.group_before;
+            let end = self.ends.entry(last.group).or_default();
+            let before = last.group_before;
+            let term = match before.is_replicated {
+                true => before.term,
+                false => end.term.max(before.term),
+            };
+            *end = GroupEnd { term, ..before };
             cut += 1;
         }
+        self.resets.retain(|reset| reset.position <= to);
+        self.bases.retain(|base| base.position <= to);
         cut
     }
 
@@ -153,6 +245,11 @@ impl Groups {
             // The segments with the first void commands have been given up.
             is_cut = true;
             (self.last, self.base) = (start.cut, start.cut);
+            for tail in &start.groups {
+                if tail.is_replicated || self.is_replicated(tail.group) {
+                    self.ends.insert(tail.group, stated(tail));
+                }
+            }
         }
         if self.last != start.cut {
             return Err(format!(
@@ -160,8 +257,8 @@ impl Groups {
                 start.cut.0
             ));
         }
-        let stated = |group| start.groups.iter().find(|tail| tail.group == group);
-        if let Some((group, _)) = self.ends().find(|(group, _)| stated(*group).is_none()) {
+        let named = |group| start.groups.iter().any(|tail| tail.group == group);
+        if let Some((group, _)) = self.ends().find(|(group, _)| !named(*group)) {
             return Err(format!("a start record without group {}", group.0));
         }
         for tail in &start.groups {
@@ -169,7 +266,11 @@ impl Groups {
             if is_in_base && tail.index < end.last.0 {
                 end.last = (tail.index, Term(0));
             }
-            if tail.index != end.last.0 || tail.term < end.term {
+            if tail.is_replicated != end.is_replicated
+                || tail.index != end.last.0
+                || tail.term < end.term
+                || (tail.is_replicated && tail.term != end.term)
+            {
                 return Err(format!(
                     "a start record of term {} and index {} after term {} and index {} in group {}",
                     tail.term.0, tail.index.0, end.term.0, end.last.0.0, tail.group.0
@@ -184,6 +285,14 @@ impl Groups {
     pub fn reaches(&self, upto: Position) -> bool {
         self.base <= upto
     }
+}
+
+/// The end of a group at the cut of a start.
+fn stated(tail: &GroupTail) -> GroupEnd {
+    let &GroupTail { term, index, is_replicated, .. } = tail;
+    // The term of the last command of another group is not stated.
+    let last = if is_replicated { term } else { Term(0) };
+    GroupEnd { term, last: (index, last), is_replicated }
 }
 
 /// Commands behind `after` that stand before `before` are void.
@@ -248,6 +357,8 @@ pub(super) async fn begins_below(
                 .record(&segment, &segments::path(generation), SEGMENT_HEADER_BYTES as u64, &first)
                 .is_ok()
             && scanner.used.iter().all(|used| is_covered(&used.base))
+            // The promises of a replicated group may be in an earlier segment.
+            && scanner.tail.iter().all(|tail| tail.groups.replicated().next().is_none())
         {
             return Ok(Some(generation));
         }
@@ -309,6 +420,7 @@ pub(super) struct Scanner {
     empty: Vec<Segment>,
     gap: Option<Gap>,
     cuts: Vec<Cut>,
+    checkpoints: BTreeMap<GroupId, Checkpoint>,
     /// The offsets of the records of the tail's segment.
     offsets: Vec<(Position, u64)>,
 }
@@ -466,8 +578,22 @@ impl Scanner {
             });
         }
         match &record.payload {
+            Payload::Command(_) if !begins && tail.groups.is_replicated(header.group) => {
+                tail.groups.add_replicated(header, Kind::Entry).map_err(corrupt)?;
+            }
             Payload::Command(_) | Payload::Local(_) if !begins => {
                 tail.groups.add(header).map_err(corrupt)?;
+            }
+            Payload::Step(_) if !begins => {
+                tail.groups.add_replicated(header, Kind::Entry).map_err(corrupt)?;
+            }
+            &Payload::Base(Base { is_checkpoint, .. }) if !begins => {
+                tail.groups
+                    .add_replicated(header, Kind::Base { is_checkpoint })
+                    .map_err(corrupt)?;
+            }
+            Payload::Promise(_) if !begins => {
+                tail.groups.add_replicated(header, Kind::Promise).map_err(corrupt)?;
             }
             Payload::Forced { upto }
                 if !begins
@@ -475,7 +601,9 @@ impl Scanner {
                     && (tail.forced..=tail.groups.last).contains(upto) =>
             {
                 tail.forced = *upto;
-                tail.groups.force(*upto);
+                for release in tail.groups.force(*upto) {
+                    release.apply(&mut self.used, &mut self.checkpoints);
+                }
             }
             Payload::Start(start)
                 if header.index.0 == 0
@@ -530,6 +658,8 @@ impl Scanner {
             junk,
             cuts: self.cuts,
             given_up: Vec::new(),
+            checkpoints: self.checkpoints,
+            received: BTreeMap::new(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::LogError;
 use bytes::Bytes;
 use ebb_format::FormatError;
-use ebb_format::record::{GroupId, Position};
+use ebb_format::record::{GroupId, Position, Term};
 use ebb_format::segment::VolumeId;
 use ebb_format::snapshot::{Part, SnapshotHeader, SnapshotReader, SnapshotWriter};
 use ebb_model::{LogIndex, Version};
@@ -27,6 +27,18 @@ pub struct SnapshotAt {
     pub position: Position,
     /// The last version that the partition has assigned; 0 of the local group.
     pub version: Version,
+    /// Of the entry at `index`, in a replicated group. `None` in another group: the log knows it.
+    pub term: Option<Term>,
+}
+
+/// The moment of a snapshot of a replicated group that another node has sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReceivedAt {
+    /// The last entry in the snapshot, `>= 1` each.
+    pub term: Term,
+    pub index: LogIndex,
+    /// The last version that the partition has assigned.
+    pub version: Version,
 }
 
 pub fn path(group: GroupId, index: LogIndex) -> String {
@@ -40,9 +52,24 @@ pub async fn list(disk: &dyn Disk) -> Result<Vec<(GroupId, LogIndex)>, LogError>
     Ok(names.iter().filter_map(|name| parse(name)).collect())
 }
 
-/// Whether a file in [`SNAPSHOT_DIR`] is a snapshot, or an unfinished one.
+/// A snapshot that was received from another node. It gets the name of other snapshots once the
+/// base that names it is forced.
+pub(super) fn received_path(group: GroupId, index: LogIndex) -> String {
+    format!("{}{RECEIVED}", path(group, index))
+}
+
+const RECEIVED: &str = "-received";
+
+/// Groups and indices of the received snapshots, of each group oldest first.
+pub(super) async fn list_received(disk: &dyn Disk) -> Result<Vec<(GroupId, LogIndex)>, LogError> {
+    let names = disk.list(SNAPSHOT_DIR).await?;
+    Ok(names.iter().filter_map(|name| parse(name.strip_suffix(RECEIVED)?)).collect())
+}
+
+/// Whether a file in [`SNAPSHOT_DIR`] is a snapshot, or a received or unfinished one.
 pub fn is_snapshot(name: &str) -> bool {
-    parse(name).is_some() || format!("{SNAPSHOT_DIR}/{name}") == UNFINISHED
+    parse(name.strip_suffix(RECEIVED).unwrap_or(name)).is_some()
+        || format!("{SNAPSHOT_DIR}/{name}") == UNFINISHED
 }
 
 fn parse(name: &str) -> Option<(GroupId, LogIndex)> {
@@ -52,9 +79,10 @@ fn parse(name: &str) -> Option<(GroupId, LogIndex)> {
     (path(group, index) == format!("{SNAPSHOT_DIR}/{name}")).then_some((group, index))
 }
 
-/// Writes a snapshot and returns its length once it is durable; older snapshots stay.
+/// Writes a snapshot to `path` and returns its length once it is durable; other snapshots stay.
 pub(super) async fn write(
     disk: &dyn Disk,
+    path: &str,
     header: SnapshotHeader,
     frames: impl Iterator<Item = Vec<u8>>,
 ) -> Result<u64, LogError> {
@@ -66,7 +94,7 @@ pub(super) async fn write(
         }
     }
     let len_bytes = result?;
-    disk.rename(UNFINISHED, &path(header.group, header.index)).await?;
+    disk.rename(UNFINISHED, path).await?;
     disk.sync_dir(SNAPSHOT_DIR).await?;
     Ok(len_bytes)
 }
@@ -100,14 +128,16 @@ async fn write_unfinished(
     Ok(len_bytes)
 }
 
-/// Removes snapshots of the group that are older than `newest`, which is durable.
+/// Removes snapshots of the group that are older than `newest`, which is durable. Those of a
+/// replicated group with higher indices belong to an earlier replica.
 pub(super) async fn remove_older(
     disk: &dyn Disk,
     group: GroupId,
     newest: LogIndex,
+    is_replicated: bool,
 ) -> Result<(), LogError> {
     for (other, index) in list(disk).await? {
-        if other == group && index < newest {
+        if other == group && (index < newest || is_replicated && index > newest) {
             disk.remove(&path(group, index)).await?;
         }
     }

@@ -173,8 +173,8 @@ impl Follower {
             let (state, upto) = (self.view().clone(), self.applied.borrow());
             let (position, version) = (upto.position, state.version());
             let index = upto.index(GroupId::LOCAL);
-            let local = SnapshotAt { index, position, version: Version(0) };
-            (local, SnapshotAt { index: state.applied(), position, version }, state)
+            let local = SnapshotAt { index, position, version: Version(0), term: None };
+            (local, SnapshotAt { index: state.applied(), position, version, term: None }, state)
         };
         self.store.sync(SyncScope::All).await?;
         self.force_log().await?;

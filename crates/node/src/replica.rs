@@ -94,8 +94,16 @@ impl Replica {
     pub fn snapshot_at(&self) -> (SnapshotAt, SnapshotAt) {
         let (state, upto) = (self.view(), self.voter.applied.borrow());
         let position = upto.position;
-        let local = SnapshotAt { index: upto.index(GroupId::LOCAL), position, version: Version(0) };
-        (local, SnapshotAt { index: state.applied(), position, version: state.version() })
+        let local = SnapshotAt {
+            index: upto.index(GroupId::LOCAL),
+            position,
+            version: Version(0),
+            term: None,
+        };
+        (
+            local,
+            SnapshotAt { index: state.applied(), position, version: state.version(), term: None },
+        )
     }
 
     /// Whether a power cut could take back a change of one of these objects.

@@ -3,8 +3,9 @@ use crate::samples::{self, Draw};
 use bytes::Bytes;
 use ebb_format::FormatError;
 use ebb_format::record::{
-    self, Decoded, FORCED_BYTES, GroupId, GroupTail, LINE_BYTES, MAX_GROUPS, MAX_PAYLOAD_BYTES,
-    Payload, Position, RecordHeader, Start, Term, start_bytes,
+    self, Decoded, Encoded, FORCED_BYTES, GroupId, GroupTail, LINE_BYTES, MAX_GROUPS,
+    MAX_PAYLOAD_BYTES, Payload, Position, RecordHeader, Start, Term, replicated_start_bytes,
+    start_bytes,
 };
 use ebb_format::segment::Generation;
 use ebb_model::*;
@@ -27,9 +28,19 @@ fn header_of(payload: &Payload, position: u64) -> RecordHeader {
     let index = LogIndex(position - 1);
     match payload {
         Payload::Command(_) => RecordHeader { group: GroupId(3), index, ..header(position) },
+        Payload::Step(_) | Payload::Base(_) => {
+            RecordHeader { group: GroupId(3), index, ..header(position) }
+        }
+        Payload::Promise(_) => {
+            RecordHeader { group: GroupId(3), term: Term(0), ..header(position) }
+        }
         Payload::Local(_) => RecordHeader { index, ..header(position) },
         Payload::Forced { .. } | Payload::Start(_) => header(position),
     }
+}
+
+fn is_of_partition(payload: &Payload) -> bool {
+    header_of(payload, 1).group != GroupId::LOCAL
 }
 
 fn encoded(header: &RecordHeader, payload: &Payload) -> Vec<u8> {
@@ -65,7 +76,7 @@ proptest! {
         let payloads = Draw(seed).payloads();
         let header = |at: usize| RecordHeader {
             generation: Generation(generation),
-            group: GroupId(if matches!(payloads[at], Payload::Command(_)) { partition } else { 0 }),
+            group: GroupId(if is_of_partition(&payloads[at]) { partition } else { 0 }),
             position: Position(first + at as u64), synced: Position(first - 1), term: Term(term), index: LogIndex(first + at as u64),
         };
         let mut log = Vec::new();
@@ -143,19 +154,60 @@ fn other_records_prove_nothing() {
     assert_eq!(record::later(&log, Generation(5), Position(10)).count(), 0);
 }
 
-/// Situation: a newer release has written a record of consensus or of leases. Danger: it is
-/// skipped, or taken for damage, and what its writer has promised is forgotten. Expectation: a
-/// later version is reported.
+/// Situation: a newer release has written a record of leases. Danger: it is skipped, or taken for
+/// damage, and what its writer has promised is forgotten. Expectation: a later version is reported.
 #[test]
 fn a_reserved_kind_is_of_a_newer_release() {
-    for kind in 4..=7 {
+    for version in [2, 3, 4] {
         let mut bytes = forced(10);
-        bytes[52] = kind;
+        (bytes[52], bytes[53]) = (7, version);
         reseal(&mut bytes);
         assert!(matches!(
             record::decode(&bytes),
-            Decoded::Corrupt(FormatError::Version { found: 3, known: 2, .. })
+            Decoded::Corrupt(FormatError::Version { found: 4, known: 3, .. })
         ));
+    }
+}
+
+/// Situation: records of a replicated group and of groups that are not. Danger: a release that
+/// knows version 2 only reads past a promise, or a log without replicated groups gets bytes that
+/// such a release refuses. Expectation: promises, steps, bases, and starts that name a replicated
+/// group have version 3, and all others version 2. Another version of a kind is reported.
+#[test]
+fn version_3_marks_replicated_groups_only() {
+    for payload in Draw(5).payloads() {
+        let mut bytes = encoded(&header_of(&payload, 10), &payload);
+        let is_of_consensus =
+            matches!(payload, Payload::Promise(_) | Payload::Step(_) | Payload::Base(_));
+        let is_replicated_start = matches!(&payload, Payload::Start(start)
+            if start.groups.iter().any(|tail| tail.is_replicated));
+        let version = if is_of_consensus || is_replicated_start { 3 } else { 2 };
+        assert_eq!(bytes[53], version, "{payload:?}");
+        if matches!(payload, Payload::Start(_)) {
+            continue;
+        }
+        bytes[53] = 5 - version;
+        reseal(&mut bytes);
+        assert!(matches!(
+            record::decode(&bytes),
+            Decoded::Corrupt(FormatError::Version { found, known, .. })
+                if found == 5 - version && known == version
+        ));
+    }
+}
+
+/// Situation: consensus brings a command's bytes. Danger: they differ from those of a command that
+/// the log has encoded itself. Expectation: the same record.
+#[test]
+fn an_encoded_command_has_the_bytes_of_the_command() {
+    for payload in Draw(6).payloads() {
+        let Payload::Command(command) = &payload else { continue };
+        let bytes = record::encode_command(command).expect("samples fit");
+        assert_eq!(record::decode_command(&bytes).as_ref(), Ok(command));
+        let header = header_of(&payload, 10);
+        let mut out = Vec::new();
+        record::encode_replicated(&header, Encoded::Command(&bytes), &mut out).expect("it fits");
+        assert_eq!(out, encoded(&header, &payload));
     }
 }
 
@@ -220,11 +272,13 @@ fn a_record_that_is_too_long_is_refused_and_leaves_the_buffer_alone() {
 /// The log reserves space for markers, so the longest must not exceed it.
 #[test]
 fn markers_are_as_long_as_they_say() {
-    for groups in [1, 2, 3, 17, MAX_GROUPS] {
+    let logs = [1, 2, 3, 17, MAX_GROUPS].map(|groups| [(groups, false), (groups, groups > 1)]);
+    for (groups, is_replicated) in logs.into_iter().flatten() {
         let tail = |at: usize| GroupTail {
             group: GroupId(if at == 0 { 0 } else { u32::MAX - (groups - at) as u32 }),
             term: Term(u64::MAX),
             index: LogIndex(u64::MAX),
+            is_replicated: is_replicated && at > 0,
         };
         let start = Payload::Start(Start {
             boot_id: u128::MAX,
@@ -233,7 +287,11 @@ fn markers_are_as_long_as_they_say() {
             cut: Position(u64::MAX),
             groups: (0..groups).map(tail).collect(),
         });
-        let (len_bytes, most) = (encoded(&header(1), &start).len(), start_bytes(groups));
+        let most = match is_replicated {
+            false => start_bytes(groups),
+            true => replicated_start_bytes(groups),
+        };
+        let len_bytes = encoded(&header(1), &start).len();
         assert!(len_bytes <= most && most < len_bytes + 2 * LINE_BYTES, "{len_bytes} of {most}");
     }
     assert_eq!(

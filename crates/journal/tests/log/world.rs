@@ -137,7 +137,7 @@ pub async fn snapshot_of(
 ) -> Result<(), LogError> {
     let tags = of_group(history, group);
     let index = LogIndex(tags.len() as u64);
-    let at = SnapshotAt { index, position, version: Version(index.0) };
+    let at = SnapshotAt { index, position, version: Version(index.0), term: None };
     log.snapshot(group, at, frames(&tags).into_iter()).await
 }
 

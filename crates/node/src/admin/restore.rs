@@ -145,8 +145,8 @@ impl Restoring {
         };
         let (log, _) = Log::recover(disk.clone(), spawn.clone(), options).await?;
         let (position, index) = (log.written_position(), rebuilt.partition.applied());
-        let local = SnapshotAt { index: LogIndex(0), position, version: Version(0) };
-        let at = SnapshotAt { index, position, version: rebuilt.partition.version() };
+        let local = SnapshotAt { index: LogIndex(0), position, version: Version(0), term: None };
+        let at = SnapshotAt { index, position, version: rebuilt.partition.version(), term: None };
         write(&log, (local, at), &State::of(rebuilt.partition.clone())).await?;
         let serves = Serves {
             cluster,

@@ -79,6 +79,10 @@ impl Replaying {
             LoggedCommand::Local(command) => {
                 self.state.apply_logged(*position, std::slice::from_ref(command), None)
             }
+            // The partition's group is not replicated.
+            LoggedCommand::Step(_) | LoggedCommand::Base(_) | LoggedCommand::Promise(_) => {
+                return None;
+            }
             LoggedCommand::Partition(command)
                 if *position <= self.local_at && !Planted::FollowedTwice.is_on() =>
             {
@@ -174,6 +178,7 @@ pub(crate) async fn replay(
                 }
                 _ => {}
             },
+            LoggedCommand::Step(_) | LoggedCommand::Base(_) | LoggedCommand::Promise(_) => {}
         }
         for effect in &applied.effects {
             match effect.clone() {

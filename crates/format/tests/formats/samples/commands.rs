@@ -1,7 +1,7 @@
 //! Samples of log payloads.
 
 use super::Draw;
-use ebb_format::record::{GroupId, GroupTail, Payload, Position, Start, Term};
+use ebb_format::record::{Base, GroupId, GroupTail, Payload, Position, Start, Term};
 use ebb_model::*;
 
 impl Draw {
@@ -304,6 +304,24 @@ impl Draw {
         ];
         all.extend(self.local().map(Payload::Local));
         all.extend(self.commands().into_iter().map(Payload::Command));
+        let group = self.group_tail(GroupId::LOCAL);
+        let tails = [
+            GroupTail { group: GroupId::LOCAL, ..self.group_tail(GroupId::LOCAL) },
+            GroupTail { is_replicated: true, ..group },
+        ];
+        all.push(Payload::Start(Start {
+            boot_id: self.u64().into(),
+            incarnation: Incarnation(self.u16().into()),
+            forced: Position(self.u64()),
+            cut: Position(self.u64()),
+            groups: tails.to_vec(),
+        }));
+        all.push(Payload::Promise(self.u64().to_le_bytes().to_vec()));
+        all.push(Payload::Step(self.u64().to_le_bytes().to_vec()));
+        for is_checkpoint in [false, true] {
+            let content = self.u64().to_le_bytes().to_vec();
+            all.push(Payload::Base(Base { is_checkpoint, content }));
+        }
         all
     }
 
@@ -313,6 +331,7 @@ impl Draw {
             group: GroupId(above.0 + 1 + self.u32() / 2),
             term: Term(self.u64()),
             index: self.index(),
+            is_replicated: false,
         }
     }
 }

@@ -1,23 +1,28 @@
 //! Names of all variants.
 
-use ebb_format::record::Payload;
+use ebb_format::record::{Base, Payload};
 use ebb_format::rpc::Message;
 use ebb_model::*;
 
 /// Names every variant. A variant without a name does not compile; a name without a sample fails
 /// `golden::every_variant_has_a_sample`.
 macro_rules! names {
-    ($name:ident, $all:ident, $type:ty { $($pattern:pat => $text:literal,)+ } $($outer:pat => $inner:expr)?) => {
+    ($name:ident, $all:ident, $type:ty { $($pattern:pat $(if $guard:expr)? => $text:literal,)+ } $($outer:pat => $inner:expr)?) => {
         pub const $all: &[&str] = &[$($text),+];
         pub fn $name(value: &$type) -> &'static str {
-            match value { $($pattern => $text,)+ $($outer => $inner)? }
+            match value { $($pattern $(if $guard)? => $text,)+ $($outer => $inner)? }
         }
     };
 }
 
 names!(payload_name, PAYLOADS, Payload {
     Payload::Forced { .. } => "forced",
+    Payload::Start(start) if start.groups.iter().any(|tail| tail.is_replicated) => "start-replicated",
     Payload::Start(_) => "start",
+    Payload::Promise(_) => "promise",
+    Payload::Step(_) => "step",
+    Payload::Base(Base { is_checkpoint: false, .. }) => "base-installed",
+    Payload::Base(Base { is_checkpoint: true, .. }) => "base-checkpoint",
     Payload::Local(LocalCommand::Present { .. }) => "local-present",
     Payload::Local(LocalCommand::Absent { .. }) => "local-absent",
     Payload::Local(LocalCommand::Synced { .. }) => "local-synced",
