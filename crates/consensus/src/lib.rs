@@ -64,6 +64,7 @@ pub use output::{
     Refusal, RestoreError, SnapshotRequest, Status,
 };
 pub use record::{
-    Body, Entry, HardState, MAX_COMMAND_BYTES, MembersStep, Record, RecordError, Recovered,
+    Body, Entry, HardState, MAX_COMMAND_BYTES, MembersStep, Record, RecordError, RecordReader,
+    Recovered,
 };
 pub use timer::{Ticks, Timing};

@@ -44,9 +44,14 @@ pub struct HardState {
 
 /// One record of a group. A record at an index that an earlier one has voids the earlier one and
 /// all entries behind it.
+///
+/// A *checkpoint* is [`Record::Replica`], [`Record::HardState`] and [`Record::Base`] of a replica
+/// that has records already. It keeps the entries behind its base, and makes all other earlier
+/// records superfluous: the log can give them up.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Record {
-    /// The records of the group behind this one are of this replica. All others are void.
+    /// The records of the group behind this one are of this replica. Those of other replicas before
+    /// it are void.
     Replica(ReplicaId),
     HardState(HardState),
     Entry(Entry),
@@ -58,7 +63,7 @@ pub enum Record {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RecordError {
-    #[error("the records of the group do not begin with a replica")]
+    #[error("no record of the group names its replica")]
     NoReplica,
     #[error("entry {index} is not behind entry {last}", index = .index.0, last = .last.0)]
     Gap { index: LogIndex, last: LogIndex },
@@ -68,9 +73,10 @@ pub enum RecordError {
     Base,
 }
 
-/// The state of a replica on its disk, read record by record.
+/// The state of a replica on its disk.
 ///
-/// Law: `base.index < first entry`, entries have no gaps, and their terms do not fall.
+/// Law: `base.index + 1` is the first entry's index, entries have no gaps, and their terms do not
+/// fall.
 #[derive(Clone, Debug)]
 pub struct Recovered {
     pub(crate) replica: ReplicaId,
@@ -87,30 +93,34 @@ impl Recovered {
         Recovered { replica, hard, base: Base::none(), entries: Vec::new(), is_removed: false }
     }
 
-    /// The state after these records, in the order of the log. The caller has the newest snapshot
-    /// of the group that a [`Record::Base`] or [`Recovered::begin_at`] names.
+    /// The state after these records, as by [`RecordReader`].
     pub fn read(records: impl IntoIterator<Item = Record>) -> Result<Recovered, RecordError> {
-        let mut state: Option<Recovered> = None;
-        for record in records {
-            match (&mut state, record) {
-                (_, Record::Replica(replica)) => state = Some(Recovered::new(replica)),
-                (_, Record::Removed(replica)) => {
-                    state = Some(Recovered { is_removed: true, ..Recovered::new(replica) });
-                }
-                (Some(state), record) => state.add(record)?,
-                (None, _) => return Err(RecordError::NoReplica),
-            }
-        }
-        state.ok_or(RecordError::NoReplica)
+        let mut reader = RecordReader::default();
+        records.into_iter().try_for_each(|record| reader.add(record))?;
+        reader.finish()
     }
 
     pub fn replica(&self) -> ReplicaId {
         self.replica
     }
 
-    /// Index of the snapshot that the replica goes on from.
-    pub fn base(&self) -> LogIndex {
-        self.base.index
+    pub fn hard(&self) -> HardState {
+        self.hard
+    }
+
+    /// The snapshot that the replica goes on from. Of index 0 for a replica that has none yet.
+    pub fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// The entries behind the base.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Whether the node has no replica of the group any more.
+    pub fn is_removed(&self) -> bool {
+        self.is_removed
     }
 
     /// Goes on from a durable snapshot that this replica has made itself, which no record names.
@@ -128,54 +138,126 @@ impl Recovered {
         Ok(())
     }
 
-    fn add(&mut self, record: Record) -> Result<(), RecordError> {
-        match record {
-            Record::Replica(_) | Record::Removed(_) => unreachable!("begins a state of its own"),
-            Record::HardState(hard) => {
-                if hard.term < self.hard.term {
-                    return Err(RecordError::Term { term: hard.term, last: self.hard.term });
-                }
-                self.hard = hard;
-            }
-            Record::Base(base) => {
-                if !base.is_valid() {
-                    return Err(RecordError::Base);
-                }
-                self.entries.clear();
-                self.base = base;
-            }
-            Record::Entry(entry) => {
-                self.entries.truncate(self.entries.partition_point(|e| e.index < entry.index));
-                let (last, term) = self.last();
-                if entry.index.0 != last.0 + 1 {
-                    return Err(RecordError::Gap { index: entry.index, last });
-                }
-                if entry.term < term {
-                    return Err(RecordError::Term { term: entry.term, last: term });
-                }
-                self.entries.push(entry);
-            }
-        }
-        Ok(())
-    }
-
-    fn last(&self) -> (LogIndex, Term) {
-        let base = (self.base.index, self.base.term);
-        self.entries.last().map_or(base, |entry| (entry.index, entry.term))
+    fn last(&self) -> LogIndex {
+        self.entries.last().map_or(self.base.index, |entry| entry.index)
     }
 
     /// An index up to which all entries are committed. A leader proposes a change of the members
     /// only after it has applied the one before, so of the changes in a log all but the last are
     /// committed. Without this, replicas that lose their commit index in a power cut could go back
     /// more than one step, to members with majorities that do not meet those of today.
-    pub(crate) fn committed(&self) -> LogIndex {
-        let known = self.hard.commit.min(self.last().0).max(self.base.index);
+    pub fn committed(&self) -> LogIndex {
+        let known = self.hard.commit.min(self.last()).max(self.base.index);
         let mut steps = self.entries.iter().rev().filter_map(|entry| match entry.body {
             Body::Members(_) => Some(entry.index),
             Body::Empty | Body::Command(_) => None,
         });
         steps.next();
         steps.next().unwrap_or_default().max(known)
+    }
+}
+
+/// Reads the records of a group one by one, in the order of the log. The caller has the newest
+/// snapshot of the group that a [`Record::Base`] or [`Recovered::begin_at`] names.
+///
+/// The log can have given up the records before a checkpoint. So the first records can be entries
+/// of any index, and the checkpoint names their replica later.
+#[derive(Clone, Debug, Default)]
+pub struct RecordReader {
+    /// `None` before the first record that names it.
+    replica: Option<ReplicaId>,
+    is_removed: bool,
+    hard: HardState,
+    /// `None` before the first base.
+    base: Option<Base>,
+    /// Without gaps, of terms that do not fall.
+    entries: Vec<Entry>,
+    /// The base of a checkpoint can follow.
+    is_in_checkpoint: bool,
+}
+
+impl RecordReader {
+    pub fn add(&mut self, record: Record) -> Result<(), RecordError> {
+        match record {
+            Record::Replica(replica) => {
+                let is_known =
+                    !self.is_removed && self.replica.is_none_or(|known| known == replica);
+                if !is_known {
+                    *self = RecordReader::default();
+                }
+                self.replica = Some(replica);
+                self.is_in_checkpoint = true;
+            }
+            Record::Removed(replica) => {
+                let (replica, is_removed) = (Some(replica), true);
+                *self = RecordReader { replica, is_removed, ..RecordReader::default() };
+            }
+            Record::HardState(hard) => {
+                if hard.term < self.hard.term {
+                    return Err(RecordError::Term { term: hard.term, last: self.hard.term });
+                }
+                self.hard = hard;
+            }
+            Record::Base(base) => self.begin_at(base)?,
+            Record::Entry(entry) => self.append(entry)?,
+        }
+        Ok(())
+    }
+
+    /// The state after all records.
+    pub fn finish(self) -> Result<Recovered, RecordError> {
+        let RecordReader { replica, is_removed, hard, base, entries, .. } = self;
+        let replica = replica.ok_or(RecordError::NoReplica)?;
+        let base = base.unwrap_or_else(Base::none);
+        match entries.first() {
+            Some(first) if first.index.0 != base.index.0 + 1 => {
+                Err(RecordError::Gap { index: first.index, last: base.index })
+            }
+            _ => Ok(Recovered { replica, hard, base, entries, is_removed }),
+        }
+    }
+
+    /// Keeps the entries behind the base if they belong to the same log as the base: the log has
+    /// the entry of the base, or a checkpoint says so and the log has given that entry up.
+    fn begin_at(&mut self, base: Base) -> Result<(), RecordError> {
+        if !base.is_valid() {
+            return Err(RecordError::Base);
+        }
+        let at = (base.index, base.term);
+        let has_it = self.base.as_ref().is_some_and(|known| (known.index, known.term) == at)
+            || self.entries.iter().any(|entry| (entry.index, entry.term) == at);
+        let is_given_up = self.is_in_checkpoint
+            && self.base.is_none()
+            && self.entries.first().is_some_and(|first| first.index > base.index);
+        match has_it || is_given_up {
+            true => self.entries.retain(|entry| entry.index > base.index),
+            false => self.entries.clear(),
+        }
+        self.base = Some(base);
+        self.is_in_checkpoint = false;
+        Ok(())
+    }
+
+    fn append(&mut self, entry: Entry) -> Result<(), RecordError> {
+        self.is_in_checkpoint = false;
+        self.entries.truncate(self.entries.partition_point(|e| e.index < entry.index));
+        let last = match (self.entries.last(), &self.base) {
+            (Some(last), _) => Some((last.index, last.term)),
+            (None, Some(base)) => Some((base.index, base.term)),
+            (None, None) if self.replica.is_some() => Some((LogIndex(0), Term(0))),
+            // The log has given up the entries before this one.
+            (None, None) => None,
+        };
+        if let Some((last, term)) = last {
+            if entry.index.0 != last.0 + 1 {
+                return Err(RecordError::Gap { index: entry.index, last });
+            }
+            if entry.term < term {
+                return Err(RecordError::Term { term: entry.term, last: term });
+            }
+        }
+        self.entries.push(entry);
+        Ok(())
     }
 }
 

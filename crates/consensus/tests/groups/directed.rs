@@ -565,3 +565,79 @@ fn records_of_a_replica_are_read_as_they_were_written() {
     assert_eq!(read(&[entry(2, 1), entry(3, 1), entry(2, 2), entry(4, 2)]).unwrap_err(), gap);
     assert_eq!(Recovered::read([entry(1, 1)]).unwrap_err(), RecordError::NoReplica);
 }
+
+/// A checkpoint of replica 1.
+fn checkpoint(index: u64, term: u64) -> Vec<Record> {
+    let hard = HardState { term: Term(term), ..HardState::default() };
+    vec![Record::Replica(ReplicaId(1)), Record::HardState(hard), base_at(index, term)]
+}
+
+fn base_at(index: u64, term: u64) -> Record {
+    Record::Base(Base { index: LogIndex(index), term: Term(term), ..base(1, 1) })
+}
+
+fn entry(index: u64, term: u64) -> Record {
+    let body = Body::Command(Bytes::from_static(b"a"));
+    Record::Entry(Entry { index: LogIndex(index), term: Term(term), body })
+}
+
+/// Indices and terms of the entries, and the index of the base.
+fn read(records: &[Vec<Record>]) -> Result<(u64, Vec<(u64, u64)>), RecordError> {
+    let recovered = Recovered::read(records.concat())?;
+    let entries = recovered.entries().iter().map(|entry| (entry.index.0, entry.term.0)).collect();
+    Ok((recovered.base().index.0, entries))
+}
+
+/// Situation: a log has given up the segments before a checkpoint, somewhere between the entries.
+/// Danger: entries that come before the checkpoint's records are lost, or those of another log come
+/// back. Expectation: the checkpoint keeps the entries behind its base.
+#[test]
+fn checkpoint_keeps_entries_behind_its_base() {
+    let before: Vec<Record> = (3..=6).map(|index| entry(index, 1)).collect();
+    for given_up in 0..=2 {
+        let records = [before[given_up..].to_vec(), checkpoint(4, 1), vec![entry(7, 2)]];
+        assert_eq!(read(&records), Ok((4, vec![(5, 1), (6, 1), (7, 2)])), "{given_up}");
+    }
+    // The log lacks entry 5.
+    let records = [before[3..].to_vec(), checkpoint(4, 1)];
+    let gap = RecordError::Gap { index: LogIndex(6), last: LogIndex(4) };
+    assert_eq!(read(&records), Err(gap));
+    // A second checkpoint, with nothing given up.
+    let records = [checkpoint(2, 1), before.clone(), checkpoint(4, 1), checkpoint(6, 1)];
+    assert_eq!(read(&records), Ok((6, vec![])));
+    // Without the checkpoint nothing says which replica it is.
+    assert_eq!(read(&[before]), Err(RecordError::NoReplica));
+}
+
+/// Situation: a replica installs a snapshot, and has entries of another log at and behind its
+/// index. Danger: they count as entries behind the snapshot. Expectation: they are dropped.
+#[test]
+fn installed_base_drops_entries_of_another_log() {
+    let before: Vec<Record> = (3..=6).map(|index| entry(index, 1)).collect();
+    let install = |index, term| vec![base_at(index, term)];
+    let records = [checkpoint(2, 1), before.clone(), install(4, 2)];
+    assert_eq!(read(&records), Ok((4, vec![])));
+    let records = [checkpoint(2, 1), before.clone(), install(4, 2), vec![entry(5, 2)]];
+    assert_eq!(read(&records), Ok((4, vec![(5, 2)])));
+    let records = [checkpoint(2, 1), before.clone(), install(9, 2), checkpoint(9, 2)];
+    assert_eq!(read(&records), Ok((9, vec![])));
+    // The same before the checkpoint, in a log without its beginning.
+    let records = [before[2..].to_vec(), install(4, 2), checkpoint(4, 2)];
+    assert_eq!(read(&records), Ok((4, vec![])));
+    // An entry of the same index and term shows that the log is the same.
+    let records = [checkpoint(2, 1), before, install(4, 1)];
+    assert_eq!(read(&records), Ok((4, vec![(5, 1), (6, 1)])));
+}
+
+/// Situation: the node had another replica of the group. Danger: its entries count for the new one.
+/// Expectation: another id begins anew.
+#[test]
+fn records_of_another_replica_are_void() {
+    let mut records = [checkpoint(2, 1), vec![entry(3, 1)], vec![Record::Replica(ReplicaId(2))]];
+    let recovered = Recovered::read(records.concat()).unwrap();
+    assert_eq!((recovered.replica(), recovered.base().index), (ReplicaId(2), LogIndex(0)));
+    assert!(recovered.entries().is_empty() && recovered.hard() == HardState::default());
+    records[2] = vec![Record::Removed(ReplicaId(1))];
+    let recovered = Recovered::read(records.concat()).unwrap();
+    assert!(recovered.is_removed() && recovered.entries().is_empty());
+}

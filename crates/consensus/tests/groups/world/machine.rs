@@ -193,8 +193,8 @@ impl Process {
         };
         let last = records.iter().rev().find_map(entries).unwrap_or_default();
         let mut recovered = Recovered::read(records).map_err(|error| error.to_string())?;
-        let of_replica = (group, recovered.replica(), recovered.base())
-            ..=(group, recovered.replica(), last.max(recovered.base()));
+        let of_replica = (group, recovered.replica(), recovered.base().index)
+            ..=(group, recovered.replica(), last.max(recovered.base().index));
         if let Some((_, (base, state))) = disk.snapshots.range(of_replica).next_back() {
             recovered.begin_at(base.clone()).map_err(|error| error.to_string())?;
             self.toys.insert(group, *state);
