@@ -8,4 +8,5 @@ mod groups;
 mod proof;
 mod property;
 mod release_0_1_0;
+mod replicated;
 mod world;
