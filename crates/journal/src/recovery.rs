@@ -204,8 +204,7 @@ async fn choose_snapshots(
         forced.cut(tail.forced);
         forced.frontier()
     });
-    let mut base = found.segments.first().map(|used| used.base.clone()).unwrap_or_default();
-    kept.releases().for_each(|release| release.void_in(&mut base));
+    let base = found.segments.first().map(|used| used.base.clone()).unwrap_or_default();
     let replicated: BTreeSet<GroupId> = kept.replicated().collect();
     let groups: BTreeSet<GroupId> = all
         .iter()

@@ -1,7 +1,6 @@
 //! The rules of replicated groups. Consensus gives term and index of their entries, and a later
 //! record can void earlier ones.
 
-use super::Frontier;
 use super::scan::Used;
 use ebb_format::record::{GroupId, Position, Term};
 use ebb_format::segment::Generation;
@@ -117,20 +116,14 @@ impl Release {
         segments: impl IntoIterator<Item = &'a mut Used>,
         checkpoints: &mut BTreeMap<GroupId, Checkpoint>,
     ) {
-        if self.live.is_some() {
-            segments.into_iter().for_each(|used| self.void_in(&mut used.base));
+        if let Some(live) = self.live {
+            // The segments behind the record have other entries.
+            for used in segments.into_iter().filter(|used| used.base.position < self.position) {
+                used.base.void(self.group, live);
+            }
         }
         if let Some(checkpoint) = self.checkpoint {
             checkpoints.insert(self.group, checkpoint);
-        }
-    }
-
-    /// Leaves void entries out of a frontier before the record.
-    pub fn void_in(&self, frontier: &mut Frontier) {
-        if let Some(live) = self.live
-            && frontier.position < self.position
-        {
-            frontier.void(self.group, live);
         }
     }
 }

@@ -756,3 +756,86 @@ fn longest_entry_of_consensus_fits() {
     })
     .expect("nobody dies");
 }
+
+impl Oracle {
+    /// Appends entries of this length, one by one.
+    async fn fill(&self, log: &Log, indices: std::ops::RangeInclusive<u64>, term: u64, len: usize) {
+        for index in indices {
+            let entry = self.known(What::Command(index, term), len);
+            self.append(log, &[entry]).await.expect("there is space");
+        }
+    }
+
+    async fn force_all(&self, log: &Log) {
+        log.force().await.expect("nothing fails");
+        self.forced.set(self.written.get());
+    }
+}
+
+/// Situation: records that were not forced void entries in the segments before, and fill segments.
+/// A power cut takes them, and the entries count again. Danger: the segments of the void records
+/// count as behind few entries, and a checkpoint gives up entries that its snapshot lacks.
+/// Expectation: the entries stay.
+#[test]
+fn entries_count_again_when_their_voids_are_cut() {
+    let (disk, oracle) = (TestDisk::new(1), Oracle::default());
+    let tasks = Rc::new(Tasks::default());
+    run(&disk, &tasks, async {
+        let log = open(&disk, &tasks, &oracle, "begin").await;
+        oracle.begin(&log).await;
+        oracle.fill(&log, 2..=40, 1, 300).await;
+        oracle.force_all(&log).await;
+        oracle.fill(&log, 5..=19, 2, 1500).await;
+    })
+    .expect("nobody dies");
+    disk.power_cut_late();
+    oracle.power_cut.set(true);
+    for life in ["cut", "checkpointed"] {
+        run(&disk, &tasks, async {
+            let log = open(&disk, &tasks, &oracle, life).await;
+            assert_eq!(log.written(GROUP), LogIndex(40));
+            oracle.committed.set(30);
+            let before = segments(&disk).len();
+            oracle.snapshot(&log).await;
+            assert!(life != "cut" || before > segments(&disk).len());
+        })
+        .expect("nobody dies");
+        disk.kill();
+    }
+}
+
+/// Situation: a record that is not forced voids all entries behind the last checkpoint's base, and
+/// another group's snapshot gives up segments. Danger: the segments of the void entries go, and a
+/// power cut takes the record. Expectation: the entries stay until the record is forced.
+#[test]
+fn void_entries_stay_until_their_void_is_forced() {
+    for is_forced in [false, true] {
+        let (disk, oracle) = (TestDisk::new(1), Oracle::default());
+        let tasks = Rc::new(Tasks::default());
+        run(&disk, &tasks, async {
+            let log = open(&disk, &tasks, &oracle, "begin").await;
+            oracle.begin(&log).await;
+            oracle.fill(&log, 2..=60, 1, 300).await;
+            oracle.force_all(&log).await;
+            oracle.committed.set(20);
+            oracle.snapshot(&log).await;
+            let before = segments(&disk).len();
+            assert!(before > 2);
+            oracle.fill(&log, 21..=21, 2, 300).await;
+            if is_forced {
+                oracle.force_all(&log).await;
+            }
+            let (index, position) = (log.durable(LOCAL), log.durable_position());
+            let at = SnapshotAt { index, position, version: Version(0), term: None };
+            let frames = frames(&[index.0]);
+            log.snapshot(LOCAL, at, frames.into_iter()).await.expect("nothing fails");
+            assert_eq!(segments(&disk).len() < before, is_forced);
+        })
+        .expect("nobody dies");
+        end(&disk, &oracle, true);
+        run(&disk, &tasks, async {
+            open(&disk, &tasks, &oracle, "after a power cut").await;
+        })
+        .expect("nobody dies");
+    }
+}
