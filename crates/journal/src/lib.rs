@@ -469,6 +469,9 @@ impl Log {
     /// its base comes next, by [`Log::append`], and until that is forced a start can go on from the
     /// group's snapshot before. A start that finds no base for it removes it. The snapshot before
     /// stays until the next [`Log::checkpoint`] or [`Log::snapshot`] of the group.
+    ///
+    /// It can replace entries of the log: Raft installs a snapshot also where a replica has other
+    /// entries at its index.
     pub async fn install_snapshot(
         &self,
         group: GroupId,
@@ -559,7 +562,7 @@ impl Log {
         self.remove_received(group, base).await
     }
 
-    /// Removes received snapshots with bases up to `position`, where the group has a newer snapshot.
+    /// Removes received snapshots with bases up to `position`: the group has a newer snapshot.
     async fn remove_received(&self, group: GroupId, position: Position) -> Result<(), LogError> {
         let superseded: Vec<LogIndex> = {
             let received = self.received.borrow();

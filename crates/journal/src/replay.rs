@@ -9,10 +9,10 @@ use ebb_ports::{Disk, OpenMode};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// The commands of a sound log that no snapshot of their group has, and all records of replicated
-/// groups, void ones included, one by one in the order of their positions. Records that a power cut
-/// has taken are left out. Holds one segment in memory. Must be read to the end before the next snapshot
-/// is taken, which may recycle segments that are still to be read.
+/// The commands of a sound log that no snapshot of their group has, one by one in the order of
+/// their positions. Of replicated groups: all records, also void ones. Records that a power cut has
+/// taken are left out. Holds one segment in memory. Must be read to the end before the next
+/// snapshot is taken, which may recycle segments that are still to be read.
 pub struct Entries {
     disk: Rc<dyn Disk>,
     segments: VecDeque<Generation>,
