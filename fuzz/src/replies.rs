@@ -64,6 +64,7 @@ fn attached() -> Attached {
         read_only: false,
         session_term_ms: 30_000,
         lease_term_ms: 2_000,
+        nodes: Vec::new(),
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// The request may have been executed, or may be executed later.
     pub(crate) fn may_have_run(&self) -> bool {
-        matches!(self, Failure::Silent | Failure::Rpc(RpcError::Lost))
+        matches!(self, Failure::Silent | Failure::Rpc(RpcError::Lost | RpcError::NotLeader { .. }))
     }
 }
 
@@ -96,9 +96,12 @@ impl Shared {
             }
             Failure::Silent => return Ok(()),
             Failure::Rpc(RpcError::Retry) => {}
-            Failure::Rpc(RpcError::Lost | RpcError::SessionExpired | RpcError::NotServing(_)) => {
-                self.broken(attachment)
-            }
+            Failure::Rpc(
+                RpcError::Lost
+                | RpcError::SessionExpired
+                | RpcError::NotServing(_)
+                | RpcError::NotLeader { .. },
+            ) => self.broken(attachment),
         }
         backoff.pause(&self.ports).await;
         Ok(())

@@ -201,7 +201,9 @@ impl Client {
                 match shared.request_grant(ino, request).await {
                     Ok(grant) => return Ok(grant),
                     // The caller reads through the node instead.
-                    Err(RpcError::Lost | RpcError::Retry) if request == GrantRequest::Begin => {
+                    Err(RpcError::Lost | RpcError::NotLeader { .. } | RpcError::Retry)
+                        if request == GrantRequest::Begin =>
+                    {
                         return Ok(None);
                     }
                     // The node may be gone, which its connection reports, or about to be replaced.

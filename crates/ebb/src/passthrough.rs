@@ -167,7 +167,10 @@ async fn serve_grant(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) ->
             told
         }
         Ok(None) => tell(&stream, NOT_GRANTED, None).await,
-        Err(RpcError::SessionExpired) => tell(&stream, UNKNOWN, None).await,
+        // The client attaches again, in the second case to the leader.
+        Err(RpcError::SessionExpired | RpcError::NotLeader { .. }) => {
+            tell(&stream, UNKNOWN, None).await
+        }
         Err(RpcError::Retry) => tell(&stream, BUSY, None).await,
         Err(RpcError::Refused(FsError::NotFound | FsError::Stale | FsError::AccessDenied)) => {
             tell(&stream, GONE, None).await

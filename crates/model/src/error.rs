@@ -103,6 +103,20 @@ pub enum RpcError {
     /// again unchanged.
     #[error("connection lost")]
     Lost,
+    /// The node does not lead the volume, or has lost the lead during the request: the request may
+    /// have been executed. Attach to the leader, and send the request again unchanged.
+    #[error("the node does not lead the volume{}", named(.leader))]
+    NotLeader {
+        /// `host:port` of the leader's listener, as far as the node knows. `None` without a leader.
+        leader: Option<String>,
+    },
+}
+
+fn named(leader: &Option<String>) -> String {
+    match leader {
+        Some(leader) => format!("; the leader is {leader}"),
+        None => ", and knows no leader".into(),
+    }
 }
 
 impl From<FsError> for RpcError {

@@ -582,6 +582,9 @@ pub struct Attached {
     pub session_term_ms: u32,
     /// Leases end this long after the node has last heard of the client; 0: it grants none.
     pub lease_term_ms: u32,
+    /// `host:port` of the nodes that serve the volume, for later attaches; empty if there is one
+    /// node.
+    pub nodes: Vec<String>,
 }
 
 /// The reply to a mutation.

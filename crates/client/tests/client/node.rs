@@ -251,6 +251,7 @@ impl Node {
                     cache_term_ms: 0,
                     session_term_ms: TERM.as_millis() as u32,
                     lease_term_ms: self.lease_term_ms.get(),
+                    nodes: Vec::new(),
                 }))
             }
             Request::LeasesReturned { session, .. }

@@ -433,6 +433,7 @@ fn answer(request: Request, fresh: bool) -> Reply {
             cache_term_ms: 0,
             session_term_ms: TERM.as_millis() as u32,
             lease_term_ms: 0,
+            nodes: Vec::new(),
         }),
         Request::SyncFs { .. } => Reply::Forced { durable: LogIndex(0) },
         _ => Reply::Done,

@@ -86,6 +86,7 @@ impl Node {
             read_only: read_only || self.read_only(),
             session_term_ms: millis(self.options.session_term),
             lease_term_ms: if self.options.embedded { 0 } else { millis(self.options.lease_term) },
+            nodes: Vec::new(),
         }))
     }
 

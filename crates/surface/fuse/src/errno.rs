@@ -78,7 +78,7 @@ impl From<RpcError> for Errno {
             RpcError::Retry => Errno(libc::EAGAIN),
             RpcError::NotServing(_) => Errno(libc::EHOSTDOWN),
             RpcError::Denied(_) => Errno(libc::EACCES),
-            RpcError::Misordered | RpcError::Lost => Errno::IO,
+            RpcError::Misordered | RpcError::Lost | RpcError::NotLeader { .. } => Errno::IO,
         }
     }
 }

@@ -53,6 +53,7 @@ fn no_error_switches_an_operation_off() {
         RpcError::NotServing(words()),
         RpcError::Denied(words()),
         RpcError::Lost,
+        RpcError::NotLeader { leader: Some(words()) },
     ];
     for error in errors {
         assert_ne!(Errno::from(error), Errno::NOT_IMPLEMENTED);

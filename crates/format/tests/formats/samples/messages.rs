@@ -356,6 +356,7 @@ impl Draw {
                 read_only: self.flag(),
                 session_term_ms: self.u32(),
                 lease_term_ms: self.u32(),
+                nodes: self.list(Draw::text),
             }),
             Reply::Done,
             Reply::Attr(Box::new(self.attr())),
@@ -540,6 +541,7 @@ impl Draw {
             RpcError::Lost,
         ]);
         all.extend([RpcError::NotServing(self.text()), RpcError::Denied(self.text())]);
+        all.extend([None, Some(self.text())].map(|leader| RpcError::NotLeader { leader }));
         all
     }
 

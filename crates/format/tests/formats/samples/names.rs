@@ -247,6 +247,7 @@ names!(message_name, MESSAGES, Message {
     Message::Error { error: RpcError::NotServing(_), .. } => "error-not-serving",
     Message::Error { error: RpcError::Denied(_), .. } => "error-denied",
     Message::Error { error: RpcError::Lost, .. } => "error-lost",
+    Message::Error { error: RpcError::NotLeader { .. }, .. } => "error-not-leader",
     Message::Notice(Notice::Durable { .. }) => "notice-durable",
     Message::Notice(Notice::DropCaches) => "notice-drop-caches",
     Message::Notice(Notice::Recall { .. }) => "notice-recall",

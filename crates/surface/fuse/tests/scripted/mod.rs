@@ -52,6 +52,7 @@ pub fn attached() -> Reply {
         read_only: false,
         session_term_ms: 60_000,
         lease_term_ms: 0,
+        nodes: Vec::new(),
     })
 }
 
