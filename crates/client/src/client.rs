@@ -92,6 +92,9 @@ pub enum AttachError {
     /// There is no node, or none that serves the volume now.
     #[error("the node cannot be reached: {0}")]
     Unreachable(String),
+    /// Nodes of the volume answer, and none of them leads it now.
+    #[error("no node of the volume leads at present: {0}")]
+    NoLeader(String),
     /// The node is there and does not answer.
     #[error("the node has not answered for {} s", .0.as_secs())]
     TimedOut(Duration),

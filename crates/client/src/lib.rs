@@ -25,6 +25,7 @@ mod passthrough;
 mod pool;
 mod reconnect;
 mod references;
+mod routes;
 mod session;
 mod wire;
 
@@ -38,5 +39,6 @@ pub use local::LocalLink;
 pub use mutate::MUTATIONS_UNDER_WAY;
 pub use operations::{Page, Written};
 pub use passthrough::{Grant, GrantHandle, Grantee};
+pub use routes::{MAX_NODES, is_node_address};
 pub use session::SLOTS_FOR_BYTES;
 pub use wire::{EVENTS_WAITING, REQUESTS_UNDER_WAY, WireLink};

@@ -39,16 +39,17 @@ pub(crate) async fn first_attach(
                 Either::Left((answer, _)) => answer,
                 Either::Right(_) => return Err(AttachError::TimedOut(options.attach_timeout)),
             };
-        let why = match answer {
+        let error = match answer {
             Ok(Reply::Attached(attached)) => return Ok((attached, sent)),
             Ok(_) => return Err(AttachError::Protocol),
             Err(RpcError::Denied(why)) => return Err(AttachError::Denied(why)),
             Err(RpcError::Refused(error)) => return Err(AttachError::Denied(error.to_string())),
-            Err(RpcError::Lost) => link.trouble(),
-            Err(error) => error.to_string(),
+            Err(RpcError::Lost) => AttachError::Unreachable(link.trouble()),
+            Err(RpcError::NotLeader { .. }) => AttachError::NoLeader(link.trouble()),
+            Err(error) => AttachError::Unreachable(error.to_string()),
         };
         if ports.clock.monotonic().saturating_sub(began) >= CONNECT_PATIENCE {
-            return Err(AttachError::Unreachable(why));
+            return Err(error);
         }
         backoff.pause(ports).await;
     }

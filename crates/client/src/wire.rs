@@ -3,6 +3,7 @@
 use crate::gate::Gate;
 use crate::link::{Link, LinkEvent};
 use crate::pool::Pool;
+use crate::routes::{Round, Routes};
 use crate::{ClientPorts, Grant, Grantee};
 use bytes::Bytes;
 use ebb_format::FormatError;
@@ -11,7 +12,9 @@ use ebb_format::versions::{Versions, no_common_version};
 use ebb_model::{FsError, GrantRequest, Ino, Reply, Request, RpcError};
 use ebb_ports::{FrameReceiver, FrameSender, Net, PortFuture};
 use futures_channel::oneshot;
-use futures_util::future::{Either, select};
+use futures_util::StreamExt;
+use futures_util::future::{Either, pending, select};
+use futures_util::stream::FuturesUnordered;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
@@ -30,17 +33,29 @@ pub const EVENTS_WAITING: usize = 1024;
 /// system's own attempts become ever rarer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// At most one connection at a time to a node. A request to attach begins one.
+/// The same where other addresses can be tried. Three round trips of a satellite link fit.
+const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(2);
+
+/// An address that has not answered for this time is tried beside the next one. A round over three
+/// hosts without power takes 2.8 s: the first two have this head start, the last one times out.
+const HEAD_START: Duration = Duration::from_millis(400);
+
+/// Uses at most one connection at a time. A request to attach begins one, to the node that leads
+/// the volume: the link tries the known addresses in one round, and follows the leaders that nodes
+/// name. [`RpcError::NotLeader`] as the answer to another request ends the connection.
 pub struct WireLink {
     net: Rc<dyn Net>,
     ports: ClientPorts,
-    address: String,
+    routes: RefCell<Routes>,
     wire: RefCell<Option<Rc<Wire>>>,
     next_id: Cell<u64>,
     turns: Rc<Pool<()>>,
     inbox: Rc<Inbox>,
     grant: Option<GrantFn>,
 }
+
+/// The two directions of a connection.
+type Ends = (Box<dyn FrameSender>, Box<dyn FrameReceiver>);
 
 type GrantFn =
     Box<dyn Fn(Grantee, Ino, GrantRequest) -> PortFuture<'static, Result<Option<Grant>, RpcError>>>;
@@ -64,13 +79,18 @@ struct Wire {
 }
 
 impl WireLink {
-    /// `address` is `host:port`. Nothing is connected before the first attach.
-    pub fn new(net: Rc<dyn Net>, ports: ClientPorts, address: String) -> WireLink {
+    /// `addresses` are `host:port` each, at least one and at most [`crate::MAX_NODES`]. Nothing is
+    /// connected before the first attach.
+    pub fn new(
+        net: Rc<dyn Net>,
+        ports: ClientPorts,
+        addresses: impl IntoIterator<Item = String>,
+    ) -> WireLink {
         let turns = Pool::new(vec![(); REQUESTS_UNDER_WAY]);
         WireLink {
             net,
             ports,
-            address,
+            routes: RefCell::new(Routes::new(addresses)),
             wire: RefCell::new(None),
             next_id: Cell::new(1),
             turns,
@@ -95,28 +115,150 @@ impl WireLink {
 
     async fn exchange(&self, request: Request) -> Result<Reply, RpcError> {
         if let Request::Attach { .. } = request {
-            self.connect().await?;
+            let reply = self.find(async |wire| self.send(&wire, &request).await).await?;
+            if let Reply::Attached(attached) = &reply {
+                self.routes.borrow_mut().learn(&attached.nodes);
+            }
+            return Ok(reply);
         }
         let wire = self.wire()?;
         // Requests that keep the session never wait for reads and writes.
         let _turn = if request.keeps_session() { None } else { self.turns.acquire().await };
+        let answer = self.send(&wire, &request).await;
+        if let Err(RpcError::NotLeader { leader }) = &answer {
+            self.lead_lost(&wire, leader.as_deref());
+        }
+        answer
+    }
+
+    async fn send(&self, wire: &Wire, request: &Request) -> Result<Reply, RpcError> {
         let id = RequestId(self.next_id.replace(self.next_id.get() + 1));
-        let frame = rpc::encode_request(id, &request).map_err(|error| {
+        let frame = rpc::encode_request(id, request).map_err(|error| {
             tracing::warn!(%error, "a request cannot be sent");
             RpcError::Refused(FsError::Invalid)
         })?;
         wire.exchange(id, frame).await
     }
 
-    /// Begins a connection. Attaching does so by itself. A program that sends only
-    /// [`Request::Admin`] is no client and calls this instead.
+    /// Begins a connection. Attaching does so by itself. A program that is no client calls this
+    /// instead, and [`WireLink::ask`] afterwards.
     pub async fn connect(&self) -> Result<(), RpcError> {
+        self.find(async |_| Ok(())).await
+    }
+
+    /// Sends a request of a program that is no client. If the node does not lead the volume, the
+    /// request is sent again to the leader.
+    pub async fn ask(&self, request: Request) -> Result<Reply, RpcError> {
+        match self.exchange(request.clone()).await {
+            Err(RpcError::NotLeader { .. }) => {
+                self.find(async |wire| self.send(&wire, &request).await).await
+            }
+            answer => answer,
+        }
+    }
+
+    fn lead_lost(&self, wire: &Wire, leader: Option<&str>) {
+        tracing::info!(leader, "the node does not lead the volume any more");
+        self.routes.borrow_mut().lead_lost(leader);
+        wire.close("the node does not lead the volume any more");
+    }
+
+    /// Connects to one address after the other until a node `accepts`, in one round: each address
+    /// is tried once at most. An address that is slow to answer is tried beside the next one.
+    async fn find<T>(
+        &self,
+        accepts: impl AsyncFn(Rc<Wire>) -> Result<T, RpcError>,
+    ) -> Result<T, RpcError> {
         self.hang_up("a new connection is made");
-        let (sender, receiver) = self.agreed().await.map_err(|why| {
-            self.inbox.trouble.replace(why);
-            RpcError::Lost
-        })?;
-        // If two attaches ran at once, the later one stays.
+        let mut round = self.routes.borrow_mut().round();
+        let mut connecting = FuturesUnordered::new();
+        let mut outcome = RpcError::Lost;
+        loop {
+            if let Some(address) = round.next() {
+                let patience = match round.has_one_address() {
+                    true => CONNECT_TIMEOUT,
+                    false => CONNECT_TIMEOUT_OF_SEVERAL,
+                };
+                self.routes.borrow_mut().tries(&address);
+                connecting.push(self.attempt(address, patience));
+            }
+            let head_start = match round.is_at_end() {
+                true => Either::Left(pending()),
+                false => Either::Right(self.ports.clock.sleep(HEAD_START)),
+            };
+            let (address, connected) = match select(connecting.next(), head_start).await {
+                Either::Left((Some(ended), _)) => ended,
+                Either::Left((None, _)) if round.is_at_end() => {
+                    return Err(self.found_none(&round, outcome));
+                }
+                Either::Left((None, _)) | Either::Right(_) => continue,
+            };
+            let wire = match connected {
+                Ok(ends) => self.begin(ends),
+                Err(why) => {
+                    round.failed(address, why);
+                    continue;
+                }
+            };
+            match accepts(wire).await {
+                Err(RpcError::Lost) => round.failed(address, self.trouble()),
+                Err(RpcError::NotLeader { leader }) => {
+                    let why = match &leader {
+                        Some(leader) => format!("{address} names {leader} as leader"),
+                        None => format!("{address} knows no leader"),
+                    };
+                    round.failed(address, why);
+                    leader.iter().for_each(|leader| round.name(leader));
+                    outcome = RpcError::NotLeader { leader: None };
+                }
+                Err(error @ RpcError::NotServing(_)) => {
+                    round.failed(address, error.to_string());
+                    if outcome == RpcError::Lost {
+                        outcome = error;
+                    }
+                }
+                answer => {
+                    self.routes.borrow_mut().serves(&address);
+                    return answer;
+                }
+            }
+        }
+    }
+
+    /// Ends a round without success.
+    fn found_none(&self, round: &Round, outcome: RpcError) -> RpcError {
+        self.hang_up("the node does not serve the volume");
+        self.inbox.trouble.replace(round.failures());
+        outcome
+    }
+
+    /// A new connection, and its address.
+    async fn attempt(&self, address: String, patience: Duration) -> (String, Result<Ends, String>) {
+        let ends = self.agreed(&address, patience).await;
+        (address, ends)
+    }
+
+    /// A new connection, on whose protocol version both sides agree.
+    async fn agreed(&self, address: &str, patience: Duration) -> Result<Ends, String> {
+        let (mut late, seconds) = (self.ports.clock.sleep(patience), patience.as_secs());
+        let connection = match select(self.net.connect(address), &mut late).await {
+            Either::Left((connected, _)) => connected.map_err(|error| error.to_string())?,
+            Either::Right(_) => return Err(format!("{address}: no connection within {seconds} s")),
+        };
+        let (mut sender, mut receiver) = connection.split();
+        match select(pin!(agree(&mut *sender, &mut *receiver)), &mut late).await {
+            Either::Left((agreed, _)) => agreed?,
+            Either::Right(_) => {
+                return Err(format!(
+                    "{address} has said nothing for {seconds} s: it hangs, or is no node of ebb"
+                ));
+            }
+        }
+        Ok((sender, receiver))
+    }
+
+    /// Makes a new connection the one that is used.
+    fn begin(&self, (sender, receiver): Ends) -> Rc<Wire> {
         self.hang_up("a new connection is made");
         self.inbox.events.borrow_mut().clear();
         let wire = Rc::new(Wire {
@@ -128,28 +270,8 @@ impl WireLink {
         });
         self.ports.spawn.spawn(Box::pin(wire.clone().run(Wire::write, sender)));
         self.ports.spawn.spawn(Box::pin(wire.clone().run(Wire::read, receiver)));
-        self.wire.replace(Some(wire));
-        Ok(())
-    }
-
-    /// A new connection, on whose protocol version both sides agree.
-    async fn agreed(&self) -> Result<(Box<dyn FrameSender>, Box<dyn FrameReceiver>), String> {
-        let (address, seconds) = (&self.address, CONNECT_TIMEOUT.as_secs());
-        let late = || self.ports.clock.sleep(CONNECT_TIMEOUT);
-        let connection = match select(self.net.connect(address), late()).await {
-            Either::Left((connected, _)) => connected.map_err(|error| error.to_string())?,
-            Either::Right(_) => return Err(format!("{address}: no connection within {seconds} s")),
-        };
-        let (mut sender, mut receiver) = connection.split();
-        match select(pin!(agree(&mut *sender, &mut *receiver)), late()).await {
-            Either::Left((agreed, _)) => agreed?,
-            Either::Right(_) => {
-                return Err(format!(
-                    "{address} has said nothing for {seconds} s: it hangs, or is no node of ebb"
-                ));
-            }
-        }
-        Ok((sender, receiver))
+        self.wire.replace(Some(wire.clone()));
+        wire
     }
 
     fn wire(&self) -> Result<Rc<Wire>, RpcError> {

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::output::{self, Shown};
 use crate::progress::Progress;
 use crate::security;
-use crate::source::{Source, names};
+use crate::source::{Source, addresses, names};
 use ebb_cli::args::{LsDirty, Target, Tls};
 use ebb_cli::places::{MountRecord, RunDir};
 use ebb_client::{ClientPorts, Link, WireLink};
@@ -145,7 +145,7 @@ pub enum Last {
 /// Where a node listens, and how connections to it are secured.
 #[derive(Clone)]
 pub struct NodeAddress {
-    /// `host:port` or `unix:/path`.
+    /// `host:port`, several of them separated by commas, or `unix:/path`.
     address: String,
     tls: Tls,
 }
@@ -434,15 +434,15 @@ fn succeeded(mut record: MountRecord) -> MountRecord {
 }
 
 /// `ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]`, or `HOST:PORT` with any volume, unless a file has that
-/// name.
+/// name. Both can have several addresses, separated by commas.
 fn served(target: &Path, tls: &Tls) -> Result<Option<ResolvedTarget>, Failure> {
     let Some(text) = target.to_str() else { return Ok(None) };
     let given = target.to_owned();
     match Source::parse(text) {
-        Ok(Source::Served { address, volume, subdirectory }) => {
+        Ok(Source::Served { addresses, volume, subdirectory }) => {
             return Ok(Some(ResolvedTarget {
                 given,
-                address: NodeAddress { address, tls: tls.clone() },
+                address: NodeAddress { address: addresses.join(","), tls: tls.clone() },
                 volume: Some(volume),
                 below: subdirectory,
                 mount: None,
@@ -455,11 +455,7 @@ fn served(target: &Path, tls: &Tls) -> Result<Option<ResolvedTarget>, Failure> {
         }
         Err(_) => {}
     }
-    let port = text
-        .rsplit_once(':')
-        .filter(|(host, _)| !host.is_empty())
-        .and_then(|(_, port)| port.parse::<u16>().ok());
-    let is_address = port.is_some() && std::fs::symlink_metadata(target).is_err();
+    let is_address = addresses(text).is_ok() && std::fs::symlink_metadata(target).is_err();
     Ok(is_address.then(|| ResolvedTarget {
         given,
         address: NodeAddress { address: text.to_owned(), tls: tls.clone() },
@@ -471,6 +467,8 @@ fn served(target: &Path, tls: &Tls) -> Result<Option<ResolvedTarget>, Failure> {
 
 pub enum AskError {
     Rpc(RpcError),
+    /// No node leads the volume, for these reasons.
+    NoLeader(String),
     /// There is no connection, for this reason.
     Unreachable(String),
 }
@@ -479,6 +477,9 @@ impl std::fmt::Display for AskError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             AskError::Rpc(error) => error.fmt(f),
+            AskError::NoLeader(why) => {
+                write!(f, "no node of the volume leads at present: {why}")
+            }
             AskError::Unreachable(why) => write!(f, "the node cannot be reached: {why}"),
         }
     }
@@ -518,7 +519,11 @@ impl NodeConnection {
             spawn: Rc::new(OsSpawn),
         };
         let net = Rc::new(OsNet::new(security));
-        let line = NodeConnection { link: WireLink::new(net, ports, address.clone()) };
+        let addresses: Vec<String> = match address.starts_with("unix:") {
+            true => vec![address.clone()],
+            false => address.split(',').map(Into::into).collect(),
+        };
+        let line = NodeConnection { link: WireLink::new(net, ports, addresses) };
         match line.link.connect().await {
             Ok(()) => Ok(line),
             Err(error) => Err(line.explain(error)),
@@ -526,13 +531,14 @@ impl NodeConnection {
     }
 
     pub async fn call(&self, request: Request) -> Result<Reply, RpcError> {
-        self.link.call(request).await
+        self.link.ask(request).await
     }
 
-    /// Adds the reason why there is no connection.
+    /// Adds the reason why there is no connection, or no leader.
     pub fn explain(&self, error: RpcError) -> AskError {
         match error {
             RpcError::Lost => AskError::Unreachable(self.link.trouble()),
+            RpcError::NotLeader { .. } => AskError::NoLeader(self.link.trouble()),
             error => AskError::Rpc(error),
         }
     }

@@ -285,9 +285,9 @@ impl Plan {
             .map_err(|error| Failure::of("the run directory cannot be used", error))?;
         match &self.source {
             Source::Storage { url } => self.embedded(url, report, &mut signals).await,
-            Source::Served { address, volume, subdirectory } => {
+            Source::Served { addresses, volume, subdirectory } => {
                 self.bind_metrics().await?;
-                self.detached(address, volume, subdirectory, report, &mut signals).await
+                self.detached(addresses, volume, subdirectory, report, &mut signals).await
             }
         }
     }
@@ -358,11 +358,13 @@ impl Plan {
                         report.warn(&format!("{}: {what}", self.data_dir.shown()));
                     }
                     let why = match self.join(&there, report, signals).await? {
-                        Ok((client, address)) => {
+                        Ok((client, addresses)) => {
                             if let Some(supervisor_link) = &self.supervisor_link {
                                 supervisor_link.joins();
                             }
-                            return self.over_client(client, &address, &[], report, signals).await;
+                            return self
+                                .over_client(client, &addresses, &[], report, signals)
+                                .await;
                         }
                         Err(why) => why,
                     };
@@ -400,19 +402,19 @@ impl Plan {
         last.unwrap_or(&self.text).to_owned()
     }
 
-    /// A client of the node that serves the volume, and the address of that; or why not.
+    /// A client of the node that serves the volume, and its addresses; or why not.
     async fn join(
         &self,
         there: &Elsewhere,
         report: &mut Report,
         signals: &mut Signals,
-    ) -> Result<Result<(Client, String), AttachError>, Failure> {
-        let Ok(Source::Served { address, volume, .. }) = Source::parse(&there.address) else {
+    ) -> Result<Result<(Client, Vec<String>), AttachError>, Failure> {
+        let Ok(Source::Served { addresses, volume, .. }) = Source::parse(&there.address) else {
             return Ok(Err(AttachError::Unreachable("that is no address of a node".into())));
         };
         let client =
-            self.attach_to(&address, &volume, Some(there.cluster), report, signals).await?;
-        Ok(client.map(|client| (client, address)))
+            self.attach_to(&addresses, &volume, Some(there.cluster), report, signals).await?;
+        Ok(client.map(|client| (client, addresses)))
     }
 
     async fn over_node(
@@ -491,21 +493,22 @@ impl Plan {
     /// A client of a node somewhere (O-4).
     async fn detached(
         &self,
-        address: &str,
+        addresses: &[String],
         volume: &str,
         subdirectory: &[Name],
         report: &mut Report,
         signals: &mut Signals,
     ) -> Result<(), Failure> {
-        let client = self.attach_to(address, volume, None, report, signals).await?;
+        let client = self.attach_to(addresses, volume, None, report, signals).await?;
         let client = client.map_err(|error| Failure::of(&self.text, error))?;
-        self.over_client(client, address, subdirectory, report, signals).await
+        self.over_client(client, addresses, subdirectory, report, signals).await
     }
 
-    /// A client of the node at this address: of the volume of that name, or of just this one.
+    /// A client of the leader among the nodes at these addresses: of the volume of that name, or of
+    /// just this one.
     async fn attach_to(
         &self,
-        address: &str,
+        addresses: &[String],
         volume: &str,
         cluster: Option<ClusterId>,
         report: &mut Report,
@@ -514,9 +517,9 @@ impl Plan {
         let ports = ebb_os::ports(&self.data_dir)
             .map_err(|error| Failure::of("the data directory cannot be used", error))?;
         let net = Rc::new(OsNet::new(self.security.clone()));
-        let link = WireLink::new(net, ClientPorts::from(&ports), address.into());
+        let link = WireLink::new(net, ClientPorts::from(&ports), addresses.iter().cloned());
         let link = link.borrowing(passthrough::grantee(self.run_dir.clone()));
-        report.note(&format!("attaching to {address}"));
+        report.note(&format!("attaching to {}", addresses.join(", ")));
         let name = format!(
             "{} process {} at {}",
             settings::host_name(),
@@ -537,18 +540,19 @@ impl Plan {
     async fn over_client(
         &self,
         client: Client,
-        address: &str,
+        addresses: &[String],
         subdirectory: &[Name],
         report: &mut Report,
         signals: &mut Signals,
     ) -> Result<(), Failure> {
+        let address = addresses.join(",");
         let root = match self.heir() {
             Some(supervisor_link) => Ok(supervisor_link.root()),
             None => directory(&client, subdirectory).await,
         };
         let outcome = match root {
             Ok(root) => {
-                let record = self.record(address.into(), false, client.is_read_only());
+                let record = self.record(address.clone(), false, client.is_read_only());
                 self.serve(client.clone(), root, record, None, report, signals).await
             }
             Err(failure) => Err(failure),

@@ -2,14 +2,16 @@
 //! serves.
 
 use crate::failure::Failure;
+use ebb_client::{MAX_NODES, is_node_address};
 use ebb_model::Name;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// `ebb://host:port[/volume[/subdirectory]]`; an empty volume is the one that the node serves.
-    Served { address: String, volume: String, subdirectory: Vec<Name> },
+    /// `ebb://host:port[,host:port]…[/volume[/subdirectory]]`; an empty volume is the one that the
+    /// node serves.
+    Served { addresses: Vec<String>, volume: String, subdirectory: Vec<Name> },
     /// `s3://…`, `gs://…`, `az://…`, `file://…`
     Storage { url: String },
 }
@@ -23,7 +25,7 @@ impl Source {
             Failure::Usage(format!(
                 "{text:?} cannot be mounted: {why}; use s3://BUCKET[/PREFIX], \
                  gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX], file:///DIRECTORY or \
-                 ebb://HOST:PORT[/VOLUME[/SUBDIRECTORY]]"
+                 ebb://HOST:PORT[,HOST:PORT]...[/VOLUME[/SUBDIRECTORY]]"
             ))
         };
         let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
@@ -33,19 +35,15 @@ impl Source {
             .map(|(scheme, (_, rest))| (scheme, rest))
         {
             Some(("ebb", rest)) => {
-                let (address, path) = rest.split_once('/').unwrap_or((rest, ""));
-                let (host, port) =
-                    address.rsplit_once(':').ok_or_else(|| wrong("it names no port"))?;
-                if host.is_empty() || port.parse::<u16>().is_err() {
-                    return Err(wrong("it names no host and port"));
-                }
+                let (list, path) = rest.split_once('/').unwrap_or((rest, ""));
+                let addresses = addresses(list).map_err(|why| wrong(&why))?;
                 let (volume, below) = path.split_once('/').unwrap_or((path, ""));
                 if volume.is_empty() && !below.is_empty() {
                     return Err(wrong("it names no volume before its subdirectory"));
                 }
                 let subdirectory =
                     names(Path::new(below)).ok_or_else(|| wrong("its subdirectory cannot be"))?;
-                Ok(Source::Served { address: address.into(), volume: volume.into(), subdirectory })
+                Ok(Source::Served { addresses, volume: volume.into(), subdirectory })
             }
             Some((scheme, _)) if STORAGE.contains(&scheme) => {
                 Ok(Source::Storage { url: text.into() })
@@ -54,6 +52,28 @@ impl Source {
             None => Err(wrong("it has no scheme")),
         }
     }
+}
+
+/// The addresses of the nodes of a volume, separated by commas, or why they cannot be.
+pub fn addresses(list: &str) -> Result<Vec<String>, String> {
+    let addresses: Vec<String> = list.split(',').map(Into::into).collect();
+    for address in &addresses {
+        // With a single address the URL shows which one is meant.
+        let meant = match addresses.len() {
+            1 => String::new(),
+            _ => format!(" in {address:?}"),
+        };
+        if !address.contains(':') {
+            return Err(format!("it names no port{meant}"));
+        }
+        if !is_node_address(address) {
+            return Err(format!("it names no host and port{meant}"));
+        }
+    }
+    if addresses.len() > MAX_NODES {
+        return Err(format!("it names more than {MAX_NODES} nodes"));
+    }
+    Ok(addresses)
 }
 
 /// The names of a relative path; `None` where one of them cannot be a name.
@@ -79,7 +99,7 @@ mod tests {
     #[test]
     fn sources_are_told_apart() {
         let served = |volume: &str, below: &[&str]| Source::Served {
-            address: "h:1".into(),
+            addresses: vec!["h:1".into()],
             volume: volume.into(),
             subdirectory: below.iter().map(|name| Name::new(name.as_bytes()).unwrap()).collect(),
         };
@@ -90,6 +110,46 @@ mod tests {
         assert_eq!(Source::parse("ebb://h:1/v/a//b/").unwrap(), served("v", &["a", "b"]));
         assert_eq!(Source::parse("EBB://h:1/v").unwrap(), served("v", &[]));
         assert_eq!(Source::parse("s3://b/p").unwrap(), Source::Storage { url: "s3://b/p".into() });
+    }
+
+    #[test]
+    fn served_volume_can_have_several_addresses() {
+        let several = |text: &str| match Source::parse(text).unwrap() {
+            Source::Served { addresses, volume, .. } => (addresses, volume),
+            other => panic!("{text}: {other:?}"),
+        };
+        let of = |addresses: &[&str]| addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(several("ebb://a:1,b:2,c:3/v/d"), (of(&["a:1", "b:2", "c:3"]), "v".into()));
+        assert_eq!(several("ebb://a:1,b:2"), (of(&["a:1", "b:2"]), "".into()));
+        assert_eq!(
+            several("ebb://[::1]:1,[fe80::1]:2,10.0.0.1:3/v"),
+            (of(&["[::1]:1", "[fe80::1]:2", "10.0.0.1:3"]), "v".into())
+        );
+        // The comma ends an address, and is a part of a name behind them.
+        assert_eq!(several("ebb://a:1/v,b:2"), (of(&["a:1"]), "v,b:2".into()));
+    }
+
+    #[test]
+    fn wrong_address_is_named_among_several() {
+        let many = format!("ebb://{}h:1/v", "h:1,".repeat(MAX_NODES));
+        for (text, why) in [
+            ("ebb://h/v", "it names no port;"),
+            ("ebb://h:x/v", "it names no host and port;"),
+            ("ebb://a:1,b/v", "it names no port in \"b\";"),
+            ("ebb://a:1,,b:2/v", "it names no port in \"\";"),
+            ("ebb://a:1,/v", "it names no port in \"\";"),
+            ("ebb://,a:1/v", "it names no port in \"\";"),
+            ("ebb://a:1,:2/v", "it names no host and port in \":2\";"),
+            ("ebb://a:1,b:70000/v", "it names no host and port in \"b:70000\";"),
+            ("ebb://a:1, b:2/v", "it names no host and port in \" b:2\";"),
+            ("ebb://unix:1/v", "it names no host and port;"),
+            (&many, "it names more than 64 nodes;"),
+        ] {
+            match Source::parse(text) {
+                Err(Failure::Usage(message)) => assert!(message.contains(why), "{message}"),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
     }
 
     #[test]

@@ -123,7 +123,7 @@ pub fn wire_link(process: &Process, server: &str) -> Rc<dyn Link> {
     Rc::new(WireLink::new(
         process.ports.net.clone(),
         ClientPorts::from(&process.ports),
-        format!("{server}:{PORT}"),
+        [format!("{server}:{PORT}")],
     ))
 }
 

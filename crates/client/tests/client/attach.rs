@@ -23,6 +23,7 @@ fn an_attach_that_fails_says_why() {
             RpcError::NotServing("it stops".into()),
             AttachError::Unreachable("node does not serve the volume: it stops".into()),
         ),
+        (RpcError::NotLeader { leader: None }, AttachError::NoLeader("nobody listens".into())),
     ] {
         node.refuse.borrow_mut().insert("attach", error);
         assert_eq!(try_attach(&world, &node).err(), Some(expected));

@@ -73,6 +73,25 @@ fn an_unknown_outcome_is_an_error_that_stays() {
     });
 }
 
+/// Situation: a node loses the lead during an append, and the session has ended when the client
+/// attaches to the leader. Danger: the append is in the log, and is executed again under another
+/// session. Expectation: the caller gets EIO, and no append is sent again.
+#[test]
+fn outcome_at_a_former_leader_is_unknown_without_the_session() {
+    let world = World::new(12);
+    let node = Node::new(&world);
+    let client = node.attach();
+    node.refuse.borrow_mut().insert("mutate", RpcError::NotLeader { leader: None });
+    let appending = world.start(async move { client.append(&ROOT, Ino(7), data(), false).await });
+    world.pass(Duration::from_micros(2500));
+    assert_eq!(node.count("mutate"), 1);
+    node.refuse.borrow_mut().clear();
+    node.expire_sessions();
+    world.pass(Duration::from_secs(5));
+    assert_eq!(appending.take(), Some(Err(FsError::Io)));
+    assert_eq!((node.count("mutate"), node.count("attach")), (1, 2));
+}
+
 /// The session has expired in silence, but no request is in doubt: the mutation is executed under
 /// the new session and its caller sees no error.
 #[test]

@@ -11,6 +11,7 @@ mod open_table;
 mod process;
 mod references;
 mod replay;
+mod routing;
 mod succession;
 mod wire;
 mod world;

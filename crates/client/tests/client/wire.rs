@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-type Frame = Result<Option<Bytes>, NetError>;
+pub type Frame = Result<Option<Bytes>, NetError>;
 
 /// Accepts every connection, unless it is down.
 #[derive(Default)]
@@ -34,7 +34,7 @@ struct End {
     say: mpsc::UnboundedSender<Frame>,
 }
 
-struct ClientEnd(mpsc::UnboundedSender<Bytes>, mpsc::UnboundedReceiver<Frame>);
+pub struct ClientEnd(pub mpsc::UnboundedSender<Bytes>, pub mpsc::UnboundedReceiver<Frame>);
 struct Sender(mpsc::UnboundedSender<Bytes>);
 struct Receiver(mpsc::UnboundedReceiver<Frame>);
 
@@ -84,7 +84,7 @@ impl FrameReceiver for Receiver {
     }
 }
 
-fn join(parts: Vec<Bytes>) -> Bytes {
+pub fn join(parts: Vec<Bytes>) -> Bytes {
     parts
         .iter()
         .fold(BytesMut::new(), |mut all, part| {
@@ -125,7 +125,7 @@ impl Peer {
     }
 }
 
-fn attach_request() -> Request {
+pub fn attach_request() -> Request {
     Request::Attach {
         volume: "volume".into(),
         client: "test".into(),
@@ -148,7 +148,7 @@ impl Setting {
     fn new() -> Setting {
         let world = World::new(1);
         let peer = Rc::new(Peer::default());
-        let link = Rc::new(WireLink::new(peer.clone(), world.ports(), "node:1".into()));
+        let link = Rc::new(WireLink::new(peer.clone(), world.ports(), ["node:1".into()]));
         let setting = Setting { world, peer, link };
         assert_eq!(
             setting.call(Request::StatFs { ino: Ino::ROOT }).take(),
@@ -396,7 +396,7 @@ fn an_heir_hears_answers_behind_notices() {
     let world = World::new(9);
     let (peer, left) = (Rc::new(Peer::default()), nothing_left());
     for fresh in [true, false] {
-        let link = WireLink::new(peer.clone(), world.ports(), "node:1".into());
+        let link = WireLink::new(peer.clone(), world.ports(), ["node:1".into()]);
         let process = Process::new(&world, Rc::new(link), &left);
         let attached = process.start_attach(Node::options());
         for _ in 0..20 {

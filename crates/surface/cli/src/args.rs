@@ -25,8 +25,8 @@ pub enum Command {
     /// Mount a bucket, a directory or a served volume.
     ///
     /// SOURCE is s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX],
-    /// file:///DIRECTORY, or ebb://HOST:PORT[/VOLUME[/SUBDIRECTORY]] for a volume that `ebb serve`
-    /// serves. Returns when the mount is usable.
+    /// file:///DIRECTORY, or ebb://HOST:PORT[,HOST:PORT]...[/VOLUME[/SUBDIRECTORY]] for a volume
+    /// that `ebb serve` serves. Returns when the mount is usable.
     Mount(Mount),
     /// Serve a volume to other mounts over the network.
     Serve(Serve),
