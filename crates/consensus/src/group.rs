@@ -213,7 +213,19 @@ impl Group {
             snapshot: self.raft.store().snapshot().index,
             len_bytes: self.raft.store().len_bytes(),
             members: self.members.clone(),
+            matched: self.matched(),
         }
+    }
+
+    fn matched(&self) -> Vec<(ReplicaId, LogIndex)> {
+        if !self.is_leader() {
+            return Vec::new();
+        }
+        let known = self.members.members().iter().filter_map(|member| {
+            let progress = self.raft.raft.prs().get(member.replica.0)?;
+            (progress.matched > 0).then_some((member.replica, LogIndex(progress.matched)))
+        });
+        known.collect()
     }
 
     /// Whether promises to this replica as leader count.

@@ -64,6 +64,9 @@ struct Outgoing {
 /// MiB + 64 KiB.
 pub const PACKET_BYTES: usize = 768 << 10;
 
+/// A message of a term that is further ahead is refused.
+const MAX_TERM_STEP: u64 = 1 << 32;
+
 /// Other nodes with replicas of the same groups.
 const MAX_PEERS: usize = 1024;
 
@@ -420,6 +423,10 @@ impl Groups {
         let now = self.now;
         let replica = message.to;
         let group = self.touched(id).ok_or(Refusal::NoReplica { replica })?;
+        // A term that no number of elections leads to would leave none for later ones.
+        if message.term.0 > group.term().0.saturating_add(MAX_TERM_STEP) {
+            return Err(Refusal::Invalid);
+        }
         if matches!(message.body, MessageBody::RequestVote { .. }) && group.is_leader() {
             // The sender has missed the end of an election, and a resting leader sends nothing.
             group.ping();

@@ -1,11 +1,8 @@
 //! The members of a group and how they change, one at a time.
 
 use ebb_model::LogIndex;
+pub use ebb_model::NodeId;
 use serde::{Deserialize, Serialize};
-
-/// A node of the cluster. Never used again.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct NodeId(pub u64);
 
 /// The log of one data directory, drawn at random when the log is created. A node that has lost its
 /// log, or any part of it that was forced, draws a new one; so does a node that finds its data

@@ -149,6 +149,9 @@ pub struct Status {
     /// Memory of the entries. A snapshot makes it smaller.
     pub len_bytes: usize,
     pub members: Membership,
+    /// Of a leader: the last index up to which the log of a member is known to equal its own.
+    /// Members of which nothing is known are missing.
+    pub matched: Vec<(ReplicaId, LogIndex)>,
 }
 
 /// Ask `leader`, if it is known.

@@ -67,6 +67,11 @@ impl Entries {
         }
     }
 
+    /// Whether consensus gives the indices of the group's records.
+    pub fn is_replicated(&self, group: GroupId) -> bool {
+        self.replicated.contains(&group)
+    }
+
     /// The log up to the last command to be returned, or that snapshots have.
     pub fn last(&self) -> &Frontier {
         &self.last
