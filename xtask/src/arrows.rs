@@ -24,7 +24,15 @@ const RULES: &[Rule] = &[
     Rule { name: "ebb-store", uses: &["ebb-core", "ebb-model", "ebb-ports"], tests: &[] },
     Rule {
         name: "ebb-node",
-        uses: &["ebb-core", "ebb-format", "ebb-journal", "ebb-model", "ebb-ports", "ebb-store"],
+        uses: &[
+            "ebb-consensus",
+            "ebb-core",
+            "ebb-format",
+            "ebb-journal",
+            "ebb-model",
+            "ebb-ports",
+            "ebb-store",
+        ],
         tests: &["ebb-bucket", "ebb-sim", "ebb-client"],
     },
     Rule {

@@ -66,6 +66,9 @@ enum Command {
         /// First seed.
         #[arg(long, default_value_t = 1)]
         from: u64,
+        /// Run the story of a volume on so many nodes.
+        #[arg(long, value_name = "NODES", conflicts_with = "only")]
+        cluster: Option<usize>,
         /// Run only the seeds of this deployment.
         #[arg(long, value_enum)]
         only: Option<sim::Only>,
@@ -146,11 +149,12 @@ fn perform(command: Command) -> Outcome<()> {
         Command::Licences => licences::run(),
         Command::Advisories { database } => advisories::run(database),
         Command::Conformance { suite } => conformance::run(suite),
-        Command::Sim { seed: Some(seed), .. } => sim::one(seed),
-        Command::Sim { seeds, minutes, from, only, until_broken, .. } => {
+        Command::Sim { seed: Some(seed), cluster, .. } => sim::one(seed, cluster),
+        Command::Sim { seeds, minutes, from, cluster, only, until_broken, .. } => {
             let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));
             let seeds = seeds.or(time.is_none().then_some(DEFAULT_SEEDS));
-            sim::many(from, seeds, time, only, until_broken)
+            let stories = sim::Stories { cluster, only };
+            sim::many(from, seeds, time, stories, until_broken)
         }
         Command::Mutants(wanted) => mutants::run(&wanted),
         Command::Fuzz { targets, seconds } => fuzz::run(&targets, Duration::from_secs(seconds)),

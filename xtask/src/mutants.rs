@@ -90,15 +90,20 @@ fn find(
     wanted: &Wanted,
     output: &Path,
 ) -> Outcome<Option<Found>> {
-    let is_simulated = matches!(layer, Layer::Core | Layer::Node | Layer::Client);
+    let is_simulated =
+        matches!(layer, Layer::Core | Layer::Node | Layer::Client | Layer::Replication);
     let seeds = wanted.seeds.to_string();
-    let simulation = ["sim", "--until-broken", "--seeds", &seeds];
+    let mut simulation = vec!["sim", "--until-broken", "--seeds", &seeds];
+    if layer == Layer::Replication {
+        simulation.extend(["--cluster", "3"]);
+    }
     if is_simulated && let Some(found) = command(bug, "simulation", &simulation, output)? {
         return Ok(Some(found));
     }
     let packages: &[&'static str] = match layer {
         Layer::Core => &["ebb-core", "ebb-sim"],
         Layer::Consensus => &["ebb-consensus"],
+        Layer::Replication => &["ebb-sim"],
         Layer::Node => &["ebb-journal", "ebb-store", "ebb-node", "ebb-sim"],
         Layer::Client => &["ebb-client", "ebb-sim"],
         Layer::Bucket => &["ebb-bucket"],

@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use clap::ValueEnum;
-use ebb_sim::volume::{Deployment, deployment, run as run_seed};
+use ebb_sim::volume::{Broken, Deployment, Report, deployment, run as run_seed, run_replicated};
 use std::fmt;
 use std::panic::catch_unwind;
 use std::sync::Mutex;
@@ -18,10 +18,25 @@ const TOLD: u64 = 10;
 /// Interval of progress lines, in seeds.
 const TOLD_EVERY: u64 = 1000;
 
+/// The stories whose seeds run.
+#[derive(Clone, Copy)]
+pub struct Stories {
+    /// That of a volume on so many nodes; `None`: those of a volume on one.
+    pub cluster: Option<usize>,
+    pub only: Option<Only>,
+}
+
+fn run_story(seed: u64, cluster: Option<usize>) -> Result<Report, Broken> {
+    match cluster {
+        Some(nodes) => run_replicated(seed, nodes),
+        None => run_seed(seed),
+    }
+}
+
 /// Runs one seed twice and prints everything about it.
-pub fn one(seed: u64) -> Outcome<()> {
-    let report = run_seed(seed).map_err(|broken| broken.to_string())?;
-    let again = run_seed(seed).map_err(|broken| broken.to_string())?;
+pub fn one(seed: u64, cluster: Option<usize>) -> Outcome<()> {
+    let report = run_story(seed, cluster).map_err(|broken| broken.to_string())?;
+    let again = run_story(seed, cluster).map_err(|broken| broken.to_string())?;
     if report != again {
         return Err(format!("seed {seed}: two runs differ: {report:?} and {again:?}").into());
     }
@@ -44,13 +59,13 @@ impl Only {
     }
 }
 
-/// Runs `count` seeds from `first` on, or as many as fit `time`; `only` selects a deployment.
+/// Runs `count` seeds from `first` on, or as many as fit `time`; `stories` selects a deployment.
 /// With `until_broken` the first broken seed ends the run.
 pub fn many(
     first: u64,
     count: Option<u64>,
     time: Option<Duration>,
-    only: Option<Only>,
+    Stories { cluster, only }: Stories,
     until_broken: bool,
 ) -> Outcome<()> {
     let began = Instant::now();
@@ -66,7 +81,7 @@ pub fn many(
             if only.is_some_and(|only| !only.takes(seed)) {
                 continue;
             }
-            let outcome = judged(seed);
+            let outcome = judged(seed, cluster);
             if outcome.is_err() && until_broken {
                 next.store(end, Ordering::Relaxed);
             }
@@ -126,13 +141,14 @@ impl fmt::Display for Tally {
     }
 }
 
-fn judged(seed: u64) -> Result<Judged, String> {
+fn judged(seed: u64, cluster: Option<usize>) -> Result<Judged, String> {
+    let flag = cluster.map_or(String::new(), |nodes| format!(" --cluster {nodes}"));
     let run = || {
-        catch_unwind(|| run_seed(seed))
-            .map_err(|_| format!("seed {seed} panics: cargo xtask sim --seed {seed}"))
+        catch_unwind(|| run_story(seed, cluster))
+            .map_err(|_| format!("seed {seed} panics: cargo xtask sim{flag} --seed {seed}"))
     };
-    let short = |broken: ebb_sim::volume::Broken| {
-        format!("seed {seed}: {}\nrepeat with: cargo xtask sim --seed {seed}", broken.what)
+    let short = |Broken { what, .. }| {
+        format!("seed {seed}: {what}\nrepeat with: cargo xtask sim{flag} --seed {seed}")
     };
     let report = run()?.map_err(short)?;
     if seed.is_multiple_of(TWICE_EVERY) && run()?.map_err(short)? != report {

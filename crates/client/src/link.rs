@@ -31,7 +31,7 @@ pub trait Link {
         Box::pin(ready(Ok(None)))
     }
 
-    /// Why the last connection could not be made or was lost, or which nodes do not lead the volume,
+    /// Why the last connection was not made or was lost, or which nodes do not lead the volume,
     /// for people.
     fn trouble(&self) -> String;
 }

@@ -90,7 +90,7 @@ impl Routes {
         self.served = Some(address.into());
     }
 
-    /// The nodes of the volume, from the answer to an attach. They replace those of earlier answers.
+    /// The nodes of the volume, from the answer to an attach. They replace earlier ones.
     pub(crate) fn learn(&mut self, nodes: &[String]) {
         self.learned.clear();
         for node in nodes.iter().filter(|node| is_node_address(node)) {

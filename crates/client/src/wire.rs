@@ -380,7 +380,9 @@ impl Wire {
                         .await;
                     inbox.push(LinkEvent::Notice(notice));
                 }
-                Ok(Message::Request { .. }) => return "the node sent a request".into(),
+                Ok(Message::Request { .. } | Message::Peer { .. }) => {
+                    return "the node sent a message for nodes".into();
+                }
                 Err(error) => return error.to_string(),
             }
         }

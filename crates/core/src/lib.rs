@@ -17,6 +17,7 @@ pub mod content;
 pub mod extent;
 pub mod locks;
 pub mod namespace;
+pub mod nodes;
 pub mod partition;
 pub mod session;
 pub mod state;

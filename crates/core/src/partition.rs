@@ -20,6 +20,7 @@ use crate::byte_map::JoinedItem;
 use crate::content::{Content, ContentChange, ContentItem, ContentMut};
 pub use crate::namespace::Inconsistent;
 use crate::namespace::{Change, Namespace, NamespaceItem, Operation};
+use crate::nodes::{Nodes, NodesItem};
 use crate::session::{Session, Sessions, Verdict};
 use ebb_model::*;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,7 @@ pub struct Partition {
     sessions: Sessions,
     content: Content,
     backing: Backing,
+    nodes: Nodes,
     applied: LogIndex,
     version: Version,
     /// Changes that backing, and the content of removed inodes, have not followed yet.
@@ -53,6 +55,7 @@ pub enum SnapshotItem {
     Joined(JoinedItem),
     Backing(BackingItem),
     Content(ContentItem),
+    Nodes(NodesItem),
 }
 
 /// The outcome of a command.
@@ -86,6 +89,7 @@ impl Partition {
             sessions: Sessions::default(),
             content: Content::default(),
             backing,
+            nodes: Nodes::default(),
             applied: LogIndex(0),
             version: Version(0),
             deferred: Vec::new(),
@@ -104,6 +108,7 @@ impl Partition {
             .chain(sessions)
             .chain(self.content.items().map(SnapshotItem::Content))
             .chain(self.backing().items().map(SnapshotItem::Backing))
+            .chain(self.nodes.items().map(SnapshotItem::Nodes))
     }
 
     /// Restores a partition from [`Partition::items`].
@@ -123,6 +128,7 @@ impl Partition {
         let mut sessions = Sessions::default();
         let mut content = Content::default();
         let mut backing = Backing::new(false);
+        let mut nodes = Nodes::default();
         for item in items {
             match item {
                 SnapshotItem::Position { applied, version } => positions.push((applied, version)),
@@ -130,6 +136,7 @@ impl Partition {
                 SnapshotItem::Session { id, session } => sessions.restore(id, session),
                 SnapshotItem::Content(item) => content.restore(item),
                 SnapshotItem::Backing(item) => backing.restore(item),
+                SnapshotItem::Nodes(item) => nodes.restore(item),
                 // The caller restores them: they have facts of extents, too.
                 SnapshotItem::Joined(_) => {}
             }
@@ -146,6 +153,7 @@ impl Partition {
             sessions,
             content,
             backing,
+            nodes,
             applied,
             version,
             deferred: Vec::new(),
@@ -159,6 +167,7 @@ impl Partition {
         let mut problems = self.namespace.check();
         problems.extend(self.content.check());
         problems.extend(self.backing.check(&self.namespace, &self.content));
+        problems.extend(self.nodes.check(&self.content));
         for ino in self.content.files() {
             if self.namespace.inode(ino).is_none_or(|inode| inode.attr.kind != FileKind::Regular) {
                 problems.push(format!("inode {ino} has content and is not a file"));
@@ -185,6 +194,10 @@ impl Partition {
         &self.backing
     }
 
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
     /// Bytes of the inode that are in holes for certain; 0 unless it is a regular file.
     pub fn hole_bytes(&self, attr: &Attr) -> u64 {
         if attr.kind == FileKind::Regular {
@@ -197,8 +210,9 @@ impl Partition {
     /// Memory of the trees, nearly all of the partition's memory. While a snapshot is written,
     /// changed nodes of the trees exist twice.
     pub fn memory_bytes(&self) -> u64 {
-        (self.namespace.memory_bytes() + self.content.memory_bytes() + self.backing.memory_bytes())
-            as u64
+        let (namespace, content) = (self.namespace.memory_bytes(), self.content.memory_bytes());
+        let (backing, nodes) = (self.backing.memory_bytes(), self.nodes.memory_bytes());
+        (namespace + content + backing + nodes) as u64
     }
 
     /// Index of the last command.
@@ -236,6 +250,12 @@ impl Partition {
                 self.content.gone(ino);
             }
         }
+    }
+
+    /// The entry at `index`, which must be `applied + 1`, has no command.
+    pub fn skip(&mut self, index: LogIndex) {
+        assert_eq!(index.0, self.applied.0 + 1, "log indices have no gaps");
+        self.applied = index;
     }
 
     /// Like [`Partition::apply`], but backing, and the content of removed inodes, do not follow
@@ -313,6 +333,10 @@ impl Partition {
                 self.found(*ino, (*first, *count), *stamp, &mut changes)
             }
             Command::BytesRepeated { .. } => None,
+            Command::Nodes(command) => {
+                self.nodes.apply(command, &self.content);
+                None
+            }
             // In logs of older versions, about the disk of the node.
             Command::Extent(_) => None,
             Command::Backing(command) => {
@@ -334,6 +358,12 @@ impl Partition {
             && *executed == index
         {
             attr.hole_bytes = self.hole_bytes(attr);
+        }
+        for change in &content {
+            self.nodes.follow(change, &self.content);
+        }
+        if let Some(Ok(_)) = answer {
+            self.nodes.carried_out(index, command);
         }
         self.deferred = changes;
         Outcome { answer, touched, names, content }

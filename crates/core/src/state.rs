@@ -7,12 +7,16 @@
 //!   it, or if that is refused, they have no effect.
 //! - A block of the extents is dirty at the version of its last write, or clean and of the file's
 //!   object. On the node that has written a block it is present for as long as it is dirty.
+//! - In a replicated volume a power cut can take the record of staged bytes, and the command that
+//!   they belong to is committed by other nodes. Then the bytes are undefined on this node, which
+//!   is their holder all the same: their clients repeat them.
 
 use crate::backing::Backing;
 use crate::byte_map::{self, ByteMap, JoinedItem};
 use crate::content::ContentChange;
 use crate::extent::{Effect, ExtentItem, Extents};
 use crate::namespace::{Inconsistent, Namespace};
+use crate::nodes::Nodes;
 use crate::partition::{Outcome, Partition, SnapshotItem};
 use crate::session::Sessions;
 use ebb_model::*;
@@ -28,6 +32,10 @@ pub struct State {
     staged_at: Position,
     /// Removed files whose extents are still there.
     gone: Vec<Ino>,
+    /// This node, in a replicated volume.
+    own: Option<NodeId>,
+    /// Files with bytes that became undefined.
+    undefined: Vec<Ino>,
 }
 
 /// The outcome of a command on this node.
@@ -53,7 +61,19 @@ impl State {
             staged: Vec::new(),
             staged_at: Position(0),
             gone: Vec::new(),
+            own: None,
+            undefined: Vec::new(),
         }
+    }
+
+    /// The node whose extents these are, in a replicated volume.
+    pub fn is_of(&mut self, own: NodeId) {
+        self.own = Some(own);
+    }
+
+    /// Files with bytes that became undefined since the last call.
+    pub fn take_undefined(&mut self) -> Vec<Ino> {
+        std::mem::take(&mut self.undefined)
     }
 
     /// Restores a state from [`Partition::items`] and [`Extents::items`]. The extents can have
@@ -121,6 +141,10 @@ impl State {
         self.partition.namespace()
     }
 
+    pub fn nodes(&self) -> &Nodes {
+        self.partition.nodes()
+    }
+
     pub fn sessions(&self) -> &Sessions {
         self.partition.sessions()
     }
@@ -177,6 +201,36 @@ impl State {
         self.partition.memory_bytes() + self.extents.memory_bytes() as u64
     }
 
+    /// This node's extents beside a partition that has come as a snapshot, as the node `own`. Bytes
+    /// stay that the partition says are there. Returns the state, and the effects that the node
+    /// must perform.
+    pub fn with_partition(&self, partition: Partition, own: NodeId) -> (State, Vec<Effect>) {
+        let mut extents = self.extents.clone();
+        let mut effects = Vec::new();
+        let files: Vec<Ino> = extents.files().collect();
+        for ino in files {
+            let inode = partition.namespace().inode(ino);
+            let regular = inode.filter(|inode| inode.attr.kind == FileKind::Regular);
+            let Some(inode) = regular else {
+                effects.extend(extents.effects_of(&ContentChange::Gone { ino }));
+                extents.follow(&ContentChange::Gone { ino });
+                continue;
+            };
+            let content = partition.content();
+            let is_holder = partition.nodes().holder(ino).is_none_or(|holder| holder == own);
+            extents.reconcile(ino, content.object_mark(ino), |block, dirty| {
+                match content.dirty_version(ino, block) {
+                    Some(version) => (dirty && is_holder).then_some(version),
+                    None => (!dirty && !content.is_hole(ino, block)).then_some(Version(0)),
+                }
+            });
+            effects.push(Effect::Cut { ino, len_bytes: inode.attr.size_bytes });
+        }
+        let mut state = State { extents, own: Some(own), ..State::of(partition) };
+        state.find_all_undefined(own);
+        (state, effects)
+    }
+
     /// Applies what one turn has logged: commands of this node, one of the partition, or both, the
     /// last one at the position `at`. What [`State::apply_deferred`] does is left to do.
     pub fn apply_logged(
@@ -217,6 +271,12 @@ impl State {
     /// Applies a command of the partition that the extents have followed already.
     pub fn apply_known(&mut self, index: LogIndex, command: &Command) {
         self.partition.apply(index, command);
+    }
+
+    /// The entry at `index`, which must be `applied + 1`, has no command.
+    pub fn skip(&mut self, index: LogIndex) {
+        self.apply_deferred();
+        self.partition.skip(index);
     }
 
     /// Applies the partition's command at `index`, which must be `applied + 1`. Returns the reply,
@@ -263,12 +323,59 @@ impl State {
                 ContentChange::Written { .. } if is_staged => {}
                 _ => self.extents.follow(change),
             }
+            if !is_staged {
+                self.find_undefined(change);
+            }
         }
         if let Command::Extent(command) = command {
             effects.extend(self.apply_local(Position(0), command));
         }
         let Outcome { answer, touched, names, .. } = outcome;
         Applied { answer, touched, names, effects }
+    }
+
+    /// Whether another node has dirty bytes of the file that this one has not.
+    pub fn lacks_dirty(&self, ino: Ino) -> bool {
+        let dirty = self.partition.content().dirty_runs(ino, 0..u64::MAX).into_iter().flatten();
+        dirty.into_iter().any(|block| self.extents.block(ino, block).is_none())
+    }
+
+    /// Finds all blocks that this node should have and does not know of.
+    fn find_all_undefined(&mut self, own: NodeId) {
+        let held = self.nodes().holders().filter(|(_, holder)| *holder == own);
+        for ino in held.map(|(ino, _)| ino).collect::<Vec<_>>() {
+            let content = self.partition.content();
+            let dirty = content.dirty_runs(ino, 0..u64::MAX).into_iter().flatten();
+            let unknown = dirty.filter(|block| self.extents.block(ino, *block).is_none());
+            let versions = unknown.filter_map(|block| {
+                content.dirty_version(ino, block).map(|version| (block, version))
+            });
+            for (block, version) in versions.collect::<Vec<_>>() {
+                self.extents.undefined(ino, &[block], version);
+                self.undefined.push(ino);
+            }
+        }
+        self.undefined.dedup();
+    }
+
+    /// Finds blocks that this node has written, without the record of it.
+    fn find_undefined(&mut self, change: &ContentChange) {
+        let ino = change.ino();
+        let is_holder = self.own.is_some() && self.nodes().holder(ino) == self.own;
+        if !is_holder {
+            return;
+        }
+        let (blocks, version): (Vec<u64>, _) = match change {
+            ContentChange::Written { blocks, version, .. } => (blocks.clone().collect(), *version),
+            ContentChange::Zeroed { edges, version, .. } => (edges.clone(), *version),
+            _ => return,
+        };
+        let content = self.partition.content();
+        let is_written = |block: &u64| content.dirty_version(ino, *block) == Some(version);
+        let blocks: Vec<u64> = blocks.into_iter().filter(is_written).collect();
+        if self.extents.undefined(ino, &blocks, version) {
+            self.undefined.push(ino);
+        }
     }
 
     /// Whether the command of the staged bytes has written them.

@@ -38,7 +38,13 @@ const LINK_PATIENCE: Duration = Duration::from_secs(20);
 
 pub async fn status(target: Target) -> Result<(), Failure> {
     let node = ResolvedTarget::of(&target.path, &target.tls)?;
-    output::reply_on(node.mount.as_ref(), &node.ask(AdminRequest::Status).await?, target.output)
+    let reply = node.ask(AdminRequest::Status).await?;
+    // A lead that is lost in between costs one line.
+    let nodes = match node.answer(AdminRequest::ListNodes).await {
+        Ok(AdminReply::Nodes(nodes)) => nodes,
+        _ => Vec::new(),
+    };
+    output::status(node.mount.as_ref(), &nodes, &reply, target.output)
 }
 
 pub async fn list_dirty(args: LsDirty) -> Result<(), Failure> {
@@ -151,6 +157,11 @@ pub struct NodeAddress {
 }
 
 impl NodeAddress {
+    /// `address` is `host:port`.
+    pub fn at(address: &str, tls: &Tls) -> NodeAddress {
+        NodeAddress { address: address.to_owned(), tls: tls.clone() }
+    }
+
     /// `given` stands on the command line, and takes precedence over the settings of the mount.
     pub fn of(record: &MountRecord, given: &Tls) -> NodeAddress {
         let tls = match given {

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::output::Shown;
 use crate::passthrough;
 use crate::predecessor;
+use crate::replicated;
 use crate::settings;
 use crate::signals::Signals;
 use ebb_bucket::OpenError;
@@ -45,6 +46,17 @@ pub struct LockedDir<'a> {
     data_dir: &'a DataDir<'a>,
 }
 
+impl LockedDir<'_> {
+    pub fn is_encrypted(&self) -> bool {
+        self.data_dir.is_encrypted()
+    }
+
+    /// The ports with the disk as a node uses it.
+    pub async fn unlock(self) -> Result<Ports, Failure> {
+        encryption::unlock(self.ports, self.data_dir).await
+    }
+}
+
 /// Call before the first request to the storage, which may take long.
 pub async fn lock<'a>(
     data_dir: &'a DataDir<'a>,
@@ -70,6 +82,12 @@ pub async fn open(
     report: &mut Report,
     signals: &mut Signals,
 ) -> Result<Host, Failure> {
+    if replicated::is_replica(data_dir.path) {
+        return Err(Failure::Failed(format!(
+            "{} is a replica of a volume with several nodes: only `ebb serve` can use it",
+            data_dir.path.shown()
+        )));
+    }
     let ports = tokio::select! {
         ports = encryption::unlock(ports, data_dir) => ports?,
         () = signals.next() => return Err(interrupted()),
@@ -150,7 +168,7 @@ pub fn failed(data_dir: &Path, error: &impl std::fmt::Display) -> Failure {
 }
 
 /// An address for other machines: a listener at all addresses is found by the host's name.
-fn reached_at(address: &str) -> String {
+pub fn reached_at(address: &str) -> String {
     match address.strip_prefix("0.0.0.0:").or_else(|| address.strip_prefix("[::]:")) {
         Some(port) => format!("{}:{port}", settings::host_name()),
         None => address.to_owned(),
@@ -166,14 +184,14 @@ async fn open_member(member: &args::Member, options: &Options) -> Result<Member,
     Ok(Member::new(member.dir.clone(), bucket))
 }
 
-fn cannot_open(error: &OpenError, text: String) -> Failure {
+pub fn cannot_open(error: &OpenError, text: String) -> Failure {
     match error {
         OpenError::Url { .. } | OpenError::Settings { .. } => Failure::Usage(text),
         _ => Failure::Failed(text),
     }
 }
 
-fn interrupted() -> Failure {
+pub fn interrupted() -> Failure {
     Failure::Failed("interrupted".into())
 }
 

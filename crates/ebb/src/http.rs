@@ -1,5 +1,5 @@
-//! Counters over HTTP: `/metrics` for Prometheus, and for the user of the mount `/counters` for
-//! `ebb stats` and `/profile` for `ebb profile`.
+//! Counters over HTTP: `/metrics` for Prometheus, `/healthz` and `/readyz` for orchestrators, and
+//! for the user of the mount `/counters` for `ebb stats` and `/profile` for `ebb profile`.
 //!
 //! One GET per connection, open to every process that can reach the address; nothing can be changed
 //! over it.
@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use ebb_cli::metrics;
 use ebb_fuse::{Counters, ProfileUnderWay};
 use ebb_model::{AdminReply, AdminRequest, MountStats, Profile, Reply, Request};
-use ebb_node::Node;
+use ebb_node::{Host, Node};
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
@@ -38,6 +38,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Metrics {
     pub mount: Option<Rc<Counters>>,
     pub node: Option<Rc<Node>>,
+    /// A node of a replicated volume.
+    pub host: Option<Rc<Host>>,
 }
 
 struct Page {
@@ -58,7 +60,14 @@ enum Answer {
     Page(Page),
     /// Operations from the time of the request on.
     Profile(Rc<Counters>),
+    Unready,
     Nothing,
+}
+
+impl Answer {
+    fn ok() -> Answer {
+        Answer::Page(Page { kind: "text/plain", body: "ok\n".into() })
+    }
 }
 
 impl Metrics {
@@ -66,16 +75,23 @@ impl Metrics {
         match (path, from, &self.mount) {
             ("/metrics", ..) => {
                 let mount = self.mount.as_ref().map(|counters| counters.stats());
-                let node = match &self.node {
-                    Some(node) => counted_by(node).await,
+                let leading = self.host.as_ref().and_then(|host| host.leading());
+                let node = match self.node.clone().or(leading) {
+                    Some(node) => counted_by(&node).await,
                     None => None,
                 };
                 let node = node.as_ref().map(|(stats, status)| (stats, status));
+                let replica = self.host.as_ref().map(|host| host.stats());
                 Answer::Page(Page {
                     kind: metrics::CONTENT_TYPE,
-                    body: metrics::text(mount.as_ref(), node),
+                    body: metrics::text(mount.as_ref(), node, replica.as_ref()),
                 })
             }
+            ("/healthz", ..) => Answer::ok(),
+            ("/readyz", ..) => match &self.host {
+                Some(host) if !host.stats().has_leader => Answer::Unready,
+                _ => Answer::ok(),
+            },
             ("/counters", From::Socket, Some(mount)) => {
                 Answer::Page(Page { kind: "application/json", body: json(&mount.stats()) })
             }
@@ -204,6 +220,7 @@ async fn exchange(
         Some((method, path)) => match (method, told.page(path, from).await) {
             ("GET", Answer::Profile(counters)) => return profile(&mut stream, &counters).await,
             ("GET" | "HEAD", Answer::Page(page)) => ("200 OK", Some(page), method == "GET"),
+            ("GET" | "HEAD", Answer::Unready) => ("503 Service Unavailable", None, method == "GET"),
             ("GET" | "HEAD", Answer::Nothing) => ("404 Not Found", None, method == "GET"),
             _ => ("405 Method Not Allowed", None, true),
         },

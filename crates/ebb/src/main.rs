@@ -17,6 +17,7 @@ mod host;
 mod http;
 mod log;
 mod mount;
+mod node;
 mod output;
 mod passthrough;
 mod pin;
@@ -26,6 +27,7 @@ mod progress;
 mod quota;
 mod rate_limit;
 mod refresh;
+mod replicated;
 mod security;
 mod serve;
 mod service;
@@ -101,6 +103,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Mount(args) => mount::run(args, true),
         Command::Serve(args) => block_on(serve::run(args)),
+        Command::Node(command) => block_on(node::run(command)),
         Command::Umount(args) => block_on(umount::run(args)),
         Command::Upgrade(args) => upgrade::run(args),
         Command::Status(target) => block_on(ask::status(target)),

@@ -677,7 +677,7 @@ impl Plan {
         };
         let counters = session.counters();
         counters.tell_slower_than(settings::slow_operation(&self.node));
-        let told = Metrics { mount: Some(counters), node: node.clone() };
+        let told = Metrics { mount: Some(counters), node: node.clone(), host: None };
         let socket = Listener::at_path(self.run_dir.counters_socket())
             .map_err(|error| Failure::of("the run directory cannot be used", error))?;
         [Some(socket), self.metrics.take()]

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use ebb_cli::args::Output;
 use ebb_cli::places::MountRecord;
 use ebb_cli::render;
-use ebb_model::{AdminReply, Time, shown_path, shown_text};
+use ebb_model::{AdminReply, NodeState, Time, shown_path, shown_text};
 use ebb_os::OsClock;
 use ebb_ports::Clock;
 use std::fmt::Display;
@@ -80,6 +80,24 @@ pub fn reply_on(
         true => json(&render::json_on(mount, reply)),
         false => print(&render::text_on(mount, reply, now())),
     }
+}
+
+/// The status of a node, with a line about the nodes of a replicated volume.
+pub fn status(
+    mount: Option<&MountRecord>,
+    nodes: &[NodeState],
+    reply: &AdminReply,
+    output: Output,
+) -> Result<(), Failure> {
+    if !output.json {
+        let nodes = ebb_cli::nodes::summary(nodes).unwrap_or_default();
+        return print(&(render::text_on(mount, reply, now()) + &nodes));
+    }
+    let mut value = render::json_on(mount, reply);
+    if let (false, Some(fields)) = (nodes.is_empty(), value.as_object_mut()) {
+        fields.insert("nodes".into(), ebb_cli::nodes::json_list(nodes));
+    }
+    json(&value)
 }
 
 pub fn json(value: &serde_json::Value) -> Result<(), Failure> {

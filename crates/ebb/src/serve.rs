@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::http::{Listener, Metrics};
 use crate::output::Shown;
 use crate::signals::Signals;
-use crate::{host, log, output, security, service, settings};
+use crate::{host, log, output, replicated, security, service, settings};
 use ebb_cli::{args, places};
 use ebb_os::Security;
 
@@ -20,7 +20,8 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
             args.name
         )));
     }
-    let security = security::open(&security::located(args.tls)?).map_err(Failure::Failed)?;
+    let tls = security::located(args.tls.clone())?;
+    let security = security::open(&tls).map_err(Failure::Failed)?;
     security::check_validity(&security)?;
     log::to_stderr(args.node.log);
     if matches!(security, Security::Insecure) {
@@ -46,7 +47,12 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
     let listen = Some(args.listen.as_str());
     let place = DataDir { path: &data_dir, encryption: &args.node.encryption };
     let report = &mut Report::Closed;
+    let is_replicated = replicated::is_wanted(&args, &data_dir)?;
     let locked = host::lock(&place, &security, report, &mut signals).await?;
+    if is_replicated {
+        return replicated::run(&args, &tls, &data_dir, locked, options, metrics, &mut signals)
+            .await;
+    }
     let node = match host::open(
         &args.backing,
         &args.bucket,
@@ -67,7 +73,7 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
         }
     };
     if let Some(metrics) = metrics {
-        metrics.answer(Metrics { mount: None, node: Some(node.clone()) });
+        metrics.answer(Metrics { mount: None, node: Some(node.clone()), host: None });
     }
     output::print(&format!("serving {} over {}\n", node.address(), args.backing))?;
     service::ready();

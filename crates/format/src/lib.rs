@@ -21,6 +21,7 @@ mod json;
 pub mod object;
 pub mod page;
 pub mod record;
+pub mod replica;
 pub mod rpc;
 pub mod segment;
 pub mod snapshot;

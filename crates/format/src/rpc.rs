@@ -26,6 +26,12 @@ pub enum Message {
         error: RpcError,
     },
     Notice(Notice),
+    /// Between nodes. The header is [`encode_peer`]'s value, for [`read_peer`].
+    Peer {
+        id: RequestId,
+        header: Bytes,
+        data: Bytes,
+    },
 }
 
 /// Matches a reply to its request. The client chooses it, unique among its outstanding requests on
@@ -62,6 +68,20 @@ pub fn encode_error(id: RequestId, error: &RpcError) -> Result<Vec<Bytes>, Forma
 
 pub fn encode_notice(notice: &Notice) -> Result<Vec<Bytes>, FormatError> {
     encode(NOTICE, RequestId::NONE, notice, Bytes::new())
+}
+
+/// A message between nodes, with data behind it.
+pub fn encode_peer<T: Serialize>(
+    id: RequestId,
+    header: &T,
+    data: Bytes,
+) -> Result<Vec<Bytes>, FormatError> {
+    encode(PEER, id, header, data)
+}
+
+/// The value of a message between nodes.
+pub fn read_peer<'a, T: serde::Deserialize<'a>>(header: &'a [u8]) -> Result<T, FormatError> {
+    read(header)
 }
 
 pub fn decode(frame: Bytes) -> Result<Message, FormatError> {
@@ -118,6 +138,7 @@ pub fn decode(frame: Bytes) -> Result<Message, FormatError> {
             return Err(invalid(ID_AT, "a notice with a request id".into()));
         }
         NOTICE => (Message::Notice(read(&header)?), bulk),
+        PEER => return Ok(Message::Peer { id, header, data: bulk }),
         kind => return Err(invalid(KIND_AT, format!("message kind {kind} is not supported"))),
     };
     match data_of(&mut message) {
@@ -168,6 +189,7 @@ const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const ERROR: u8 = 3;
 const NOTICE: u8 = 4;
+const PEER: u8 = 5;
 
 fn encode<T: Serialize>(
     kind: u8,

@@ -12,14 +12,16 @@
 //! The paper's prototype has 72 variants (O-66).
 
 use crate::{
-    AclClass, Allocation, Caller, Cookie, FileKind, Ino, Name, PackRange, Position, QuotaLimits,
-    RenameMode, Replay, SessionId, SetAttr, Time, TrashTarget, TxId, Version, XattrMode,
+    AclClass, Allocation, BLOCK_BYTES, Caller, Cookie, FileKind, Ino, LogIndex, Name, NodeId,
+    PackRange, Position, QuotaLimits, RenameMode, Replay, SessionId, SetAttr, Time, TrashTarget,
+    TxId, Version, XattrMode,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// One kind of transaction for all changes: mutations of clients, cached bytes, and the state of
-/// the bucket (O-64). Lists of nodes and transfers between nodes have no commands yet.
+/// the bucket, and the list of nodes (O-64).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Command {
     /// A client attaches. `replaces` is its session from before a restart, which ends.
@@ -68,6 +70,23 @@ pub enum Command {
     /// A client has brought back bytes of its write that a power cut had taken. It changes nothing;
     /// a force that covers it covers the bytes.
     BytesRepeated { ino: Ino },
+    /// Changes of the nodes of the volume.
+    Nodes(NodesCommand),
+}
+
+/// A change of the nodes of a volume, or of what they have.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NodesCommand {
+    /// The node serves, or listens elsewhere now: `address` is its `host:port`.
+    Serves { node: NodeId, address: String },
+    /// The node serves no longer. Ignored while it has bytes that no other has.
+    Removed { node: NodeId },
+    /// The node leads from here on: bytes written from now on are on its disk.
+    Leads { node: NodeId },
+    /// The node that leads has got all dirty bytes of the file, and forced them.
+    Brought { ino: Ino },
+    /// All bytes that commands up to `upto` have written survive a power cut of their holders.
+    Forced { upto: LogIndex },
 }
 
 /// Time and version of a mutation. The leader chooses both; replay keeps them.
@@ -197,6 +216,20 @@ pub enum Mutation {
 }
 
 impl Mutation {
+    /// The bytes that it writes: for a cut, zeros up to the end of its block.
+    pub fn written_bytes(&self) -> Option<(Ino, Range<u64>)> {
+        match self {
+            Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } }
+            | Mutation::Truncate { ino, set: SetAttr { size_bytes: Some(size), .. } } => {
+                Some((*ino, *size..size.next_multiple_of(BLOCK_BYTES)))
+            }
+            Mutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
+                Some((*ino, *offset..offset.saturating_add(*len_bytes)))
+            }
+            _ => self.span().map(|(ino, offset, len_bytes)| (ino, offset..offset + len_bytes)),
+        }
+    }
+
     /// File, offset and length of a write.
     pub fn span(&self) -> Option<(Ino, u64, u64)> {
         match *self {
@@ -403,6 +436,7 @@ impl Command {
             | Command::Release { .. }
             | Command::ReserveIds { .. }
             | Command::BytesRepeated { .. }
+            | Command::Nodes(_)
             | Command::Extent(_) => None,
         }
     }

@@ -7,6 +7,7 @@
 pub enum Layer {
     Core,
     Consensus,
+    Replication,
     Node,
     Client,
     Bucket,
@@ -88,6 +89,22 @@ planted! {
         SupportOutlivesPromise,
         /// A replica that has lost its log votes under its old id.
         WipedReplicaVotes,
+    }
+    Replication {
+        /// A leader answers as if everything were committed.
+        AnsweredBeforeCommit,
+        /// A leader that others have replaced still answers from its state.
+        DeposedLeaderAnswers,
+        /// The bytes of a file are said to be here before they have come.
+        BroughtNothing,
+        /// Writes that their holder has not forced are not known to the next leader.
+        UnforcedNotKnown,
+        /// A start performs effects again that later commands have written over.
+        PastEffectsPerformed,
+        /// A start follows an entry that another one has replaced.
+        VoidEntryFollowed,
+        /// The holder of bytes does not say that a power cut may have taken some.
+        DoubtsNotTold,
     }
     Node {
         /// A lease is granted of an inode that is about to change.

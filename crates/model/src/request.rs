@@ -722,6 +722,16 @@ pub enum AdminRequest {
     Refresh {
         ino: Ino,
     },
+    /// The nodes of the volume; none of a volume that is not replicated.
+    ListNodes,
+    /// Removes a node that neither leads nor has the only copy of a file's bytes.
+    RemoveNode {
+        node: NodeId,
+    },
+    /// Gives a vote to a node that has none.
+    PromoteNode {
+        node: NodeId,
+    },
 }
 
 /// Limit of [`AdminRequest::Paths`]: as many paths of the maximum length (PATH_MAX) fit a frame.
@@ -793,6 +803,22 @@ pub enum AdminReply {
     Refreshed {
         changed: u64,
     },
+    Nodes(Vec<NodeState>),
+}
+
+/// A node of a replicated volume, as the leader knows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeState {
+    pub node: NodeId,
+    /// `host:port`
+    pub address: String,
+    pub is_leader: bool,
+    pub votes: bool,
+    /// Files with bytes on this node alone.
+    pub held_files: u64,
+    /// Log entries that the leader has and this node is not known to have. `None` while the leader
+    /// knows nothing of its log.
+    pub behind: Option<u64>,
 }
 
 /// State of a node, for `ebb status`.

@@ -242,6 +242,19 @@ pub struct NodeStats {
     pub bucket: Vec<Counted>,
 }
 
+/// A replica of a volume, on a node that leads or follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReplicaStats {
+    /// It serves the clients of the volume.
+    pub leads: bool,
+    /// It knows which node leads.
+    pub has_leader: bool,
+    pub term: u64,
+    /// `applied <= committed`
+    pub committed: u64,
+    pub applied: u64,
+}
+
 /// Requests of a mount within one interval.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Profile {

@@ -7,8 +7,6 @@
 
 use crate::Node;
 use crate::admin::troubles::Subject;
-use crate::replica::refusal;
-use ebb_format::record::GroupId;
 use ebb_model::*;
 use ebb_ports::{DiskError, PortFuture};
 use futures_util::future::join;
@@ -45,10 +43,24 @@ impl Node {
         }
         self.force_log().await?;
         if upto > self.safe.get() {
+            if self.replica.own_node().is_some() {
+                self.all_forced(upto).await?;
+            }
             self.safe.set(upto);
             self.attachments.notify_others(None, &Notice::Durable { durable: upto });
         }
         Ok(self.safe.get())
+    }
+
+    /// In a replicated volume, the bytes of all commands up to `upto` that are on this node's disk
+    /// are forced. Forces those on other disks, and tells all replicas.
+    async fn all_forced(&self, upto: LogIndex) -> Result<(), RpcError> {
+        if self.replica.view_without_backing().nodes().unforced().is_empty() {
+            return Ok(());
+        }
+        Box::pin(self.force_elsewhere()).await?;
+        let forced = Command::Nodes(NodesCommand::Forced { upto });
+        self.replica.propose(|_| Ok(forced)).await.map(drop)
     }
 
     /// Forces the bytes of one file and every operation answered so far. Returns the index up to
@@ -109,7 +121,7 @@ impl Node {
         let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
         let forced = match Planted::RemovedBeforeForced.is_on() {
             true => self.replica.written_position(),
-            false => self.replica.log().durable_position(),
+            false => self.replica.settled_position(),
         };
         match self.waiting("the node's disk", self.store.free_pending(forced, has_files)).await {
             Ok(true) => self.trouble("removal", None),
@@ -128,8 +140,7 @@ impl Node {
         if let Err(error) = self.waiting("the node's disk", self.store.sync_cuts()).await {
             self.tell_of_unforced(&error);
         }
-        let forced = self.waiting("the log to be forced", self.replica.log().force()).await;
-        Ok(forced.map_err(refusal)?.index(GroupId::PARTITION))
+        self.waiting("the log to be forced", self.replica.settle()).await
     }
 
     /// The failed files are remembered until they are gone or the node starts anew.

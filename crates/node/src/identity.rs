@@ -32,7 +32,7 @@ pub enum IdentityError {
 
 /// The entries of a data directory: its folders, this file, the encryption key, files for people,
 /// and entries of the file system itself.
-const OWN: [&str; 12] = [
+const OWN: [&str; 14] = [
     LOG_DIR,
     SNAPSHOT_DIR,
     "store",
@@ -42,6 +42,8 @@ const OWN: [&str; 12] = [
     ENCRYPTION,
     "encryption.new",
     "LOCK",
+    "replica",
+    "replica.new",
     "ebb.log",
     "ebb.log.1",
     "lost+found",

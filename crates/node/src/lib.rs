@@ -10,7 +10,6 @@ mod clients;
 mod data;
 mod effects;
 mod flush;
-mod follower;
 mod force;
 mod identity;
 mod life;
@@ -19,6 +18,7 @@ mod options;
 mod readahead;
 mod recover;
 mod replica;
+mod replication;
 mod snapshot;
 mod uncommitted;
 
@@ -31,10 +31,10 @@ pub use buckets::{head, side_by_side};
 pub use clients::wire;
 pub use ebb_core::backing::Loss;
 pub use ebb_core::cache::Eviction;
-pub use follower::{Follower, FollowerError};
 pub use life::Stopped;
 pub use options::Options;
 pub use recover::OpenError;
+pub use replication::{Host, HostOptions};
 
 use admin::Instruments;
 use admin::troubles::Subject;
@@ -43,6 +43,7 @@ use clients::attachments::Attachments;
 use clients::barrier::UnforcedWriters;
 use clients::leases::Leases;
 use data::Data;
+use ebb_consensus::RunId;
 use ebb_core::extent::{Effect, Unforced};
 use ebb_core::locks::LockTable;
 use ebb_core::state::{Applied, State};
@@ -59,10 +60,10 @@ use replica::Replica;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// The identity of this run of the node. It does not change.
-struct Run {
+pub(crate) struct Run {
     cluster: ClusterId,
     incarnation: Incarnation,
     /// Distinguishes this run of the node from others.
@@ -76,7 +77,8 @@ pub struct Node {
     options: Options,
     buckets: Buckets,
     replica: Replica,
-    store: Store,
+    /// Shared with the host of a replicated volume, as the replica is.
+    store: Rc<Store>,
     attachments: Attachments,
     leases: Leases,
     /// Locks that clients have taken, in this run.
@@ -99,6 +101,10 @@ pub struct Node {
     /// Position of the last snapshot.
     snapshot_at: Cell<Position>,
     stopping: Cell<bool>,
+    /// Runs of other nodes that have dirty bytes, as far as this one has heard of them.
+    holder_runs: RefCell<BTreeMap<NodeId, RunId>>,
+    /// Of a replicated volume.
+    host: RefCell<Option<Weak<Host>>>,
 }
 
 impl Node {

@@ -75,9 +75,8 @@ impl Node {
             if Planted::IntervalForgotten.is_on() {
                 continue;
             }
-            let log = self.replica.log();
             let is_due = self.safe.get() < self.replica.written()
-                || log.durable_position() < log.written_position();
+                || self.replica.settled_position() < self.replica.written_position();
             if is_due || self.store.has_pending_frees() {
                 let forced = self.force_all().await;
                 self.trouble(

@@ -28,7 +28,7 @@ impl Node {
         if at.1.index > LogIndex(0) && !Planted::SnapshotNotForced.is_on() {
             self.force(SyncScope::All).await?;
         }
-        write(self.replica.log(), at, &state).await.map_err(refusal)?;
+        self.replica.keep_snapshot(at, &state).await.map_err(refusal)?;
         self.snapshot_at.set(at.1.position);
         Ok(at.1.index)
     }
@@ -41,12 +41,17 @@ pub(crate) async fn write(
     (local, shared): (SnapshotAt, SnapshotAt),
     state: &State,
 ) -> Result<(), LogError> {
-    log.snapshot(GroupId::LOCAL, local, frames(state.local().items())).await?;
+    write_local(log, local, state).await?;
     let kept = |item: &SnapshotItem| {
         !(Planted::LostSession.is_on() && matches!(item, SnapshotItem::Session { .. }))
     };
     let items = state.partition().items().filter(kept);
     log.snapshot(GroupId::PARTITION, shared, frames(items)).await
+}
+
+/// Writes the extents of a state as the snapshot of the local group.
+pub(crate) async fn write_local(log: &Log, at: SnapshotAt, state: &State) -> Result<(), LogError> {
+    log.snapshot(GroupId::LOCAL, at, frames(state.local().items())).await
 }
 
 pub(crate) async fn items<T: DeserializeOwned>(

@@ -142,7 +142,7 @@ impl Times {
 }
 
 /// The wall clocks of the machines that served the volume, each from some moment of true time to
-/// the next one's.
+/// that of the next ones. Machines of the same moment serve in turns.
 #[derive(Clone, Default)]
 pub struct Clocks {
     records: Vec<(Duration, WallRecord)>,
@@ -160,11 +160,13 @@ impl Clocks {
     /// Whether the clock of the serving machine showed `time` from `from` to `to`. A history
     /// without clocks allows every time.
     fn have_shown(&self, time: Time, from: Duration, to: Duration) -> bool {
-        let ends = self.records.iter().skip(1).map(|(at, _)| *at).chain([Duration::MAX]);
-        let mut served = self.records.iter().zip(ends);
+        let end_of = |begin: Duration| {
+            let later = self.records.iter().map(|(at, _)| *at).find(|at| *at > begin);
+            later.unwrap_or(Duration::MAX)
+        };
         self.records.is_empty()
-            || served.any(|((begin, clock), end)| {
-                let (from, to) = (from.max(*begin), to.min(end));
+            || self.records.iter().any(|(begin, clock)| {
+                let (from, to) = (from.max(*begin), to.min(end_of(*begin)));
                 from <= to && clock.has_shown(time, from, to)
             })
     }

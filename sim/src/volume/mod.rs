@@ -1,11 +1,13 @@
 //! Whole volumes under one seed: the shipped node and client, the operations of clients, the faults
 //! of the world, and the laws that must hold all the same.
 
+pub mod cluster;
 mod detached;
 mod embedded;
 mod kernel_cache;
 mod outsiders;
 mod plan;
+mod replicated;
 mod report;
 pub mod rig;
 mod succession;
@@ -15,6 +17,7 @@ mod workload;
 use ebb_model::{Planted, planted_during};
 
 pub use kernel_cache::KernelCache;
+pub use replicated::run as run_replicated;
 pub use report::{Broken, Report};
 pub use succession::{
     Amnesia, Fates, nameless, run as run_succession, run_elsewhere as run_succession_elsewhere,

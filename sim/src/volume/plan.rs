@@ -172,6 +172,12 @@ impl Plan {
         self.faults.bucket.forbidden = Rate::NEVER;
     }
 
+    /// The bucket looks at all conditions: nodes of a volume take its head from each other.
+    pub fn keep_conditions(&mut self) {
+        self.guards = Guards::All;
+        self.options.take_over = TakeOver::IfAbandoned;
+    }
+
     /// There is always room for bytes that clients repeat after a power cut. Otherwise they are
     /// lost, and the next sync of the file reports it.
     pub fn keep_room(&mut self) {

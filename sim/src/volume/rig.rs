@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use crate::oracle::{SeenNode, SeenTree};
 
-const PORT: u16 = 7000;
+pub(super) const PORT: u16 = 7000;
 pub const VOLUME: &str = "ebb";
 
 /// The directory that other programs change in the bucket.

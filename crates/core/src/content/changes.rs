@@ -32,6 +32,23 @@ pub enum ContentChange {
     RolledBack { ino: Ino },
 }
 
+impl ContentChange {
+    pub fn ino(&self) -> Ino {
+        match *self {
+            ContentChange::Written { ino, .. }
+            | ContentChange::Zeroed { ino, .. }
+            | ContentChange::Cut { ino, .. }
+            | ContentChange::Gone { ino }
+            | ContentChange::Forgotten { ino }
+            | ContentChange::Object { ino, .. }
+            | ContentChange::Replaced { ino, .. }
+            | ContentChange::Uploaded { ino, .. }
+            | ContentChange::Dirtied { ino, .. }
+            | ContentChange::RolledBack { ino } => ino,
+        }
+    }
+}
+
 /// Content to change. Each change is noted in `changes`.
 pub(crate) struct ContentMut<'a> {
     content: &'a mut Content,

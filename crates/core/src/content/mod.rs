@@ -452,6 +452,14 @@ impl Content {
     }
 
     /// Every file with any state.
+    /// Files with dirty blocks, in order.
+    pub fn dirty_files(&self) -> impl Iterator<Item = Ino> {
+        let mut last = None;
+        self.dirty
+            .iter()
+            .filter_map(move |(ino, _, _)| (last.replace(ino) != Some(ino)).then_some(ino))
+    }
+
     pub fn files(&self) -> impl Iterator<Item = Ino> {
         self.files.iter().map(|(ino, _)| ino)
     }

@@ -57,7 +57,7 @@ impl Edit<'_> {
     /// Drops the blocks whose last write, at this version, is not here.
     pub fn take_older(&mut self, blocks: Range<u64>, version: Version) {
         for (block, state) in self.list(blocks) {
-            if !state.dirty || state.version != version {
+            if !state.dirty || state.version < version {
                 self.take(block);
             }
         }

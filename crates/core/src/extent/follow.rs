@@ -74,6 +74,47 @@ impl Extents {
         }
     }
 
+    /// These blocks were written here, and their bytes may be anything. Returns whether that is new
+    /// of one of them.
+    pub(crate) fn undefined(&mut self, ino: Ino, blocks: &[u64], version: Version) -> bool {
+        let is_there = |block: &Block| block.dirty && block.version == version;
+        let missing = |block: &&u64| !self.block(ino, **block).as_ref().is_some_and(is_there);
+        let missing: Vec<u64> = blocks.iter().filter(missing).copied().collect();
+        self.edit(ino, |edit| {
+            for block in &missing {
+                edit.put(*block, Block { version, dirty: true, sum: None });
+            }
+        });
+        !missing.is_empty()
+    }
+
+    /// Keeps those blocks of a file that `keep` has a version for, given whether they are dirty
+    /// here. The clean ones are those of `object`.
+    pub(crate) fn reconcile(
+        &mut self,
+        ino: Ino,
+        object: ObjectMark,
+        keep: impl Fn(u64, bool) -> Option<Version>,
+    ) {
+        self.edit(ino, |edit| {
+            if !edit.file.object.is_same_object(&object) {
+                edit.drop_clean();
+            }
+            edit.set_object(object);
+            for (block, state) in edit.list(0..u64::MAX) {
+                match keep(block, state.dirty) {
+                    // Another write than the one that is here: its bytes are undefined.
+                    Some(version) if state.dirty => {
+                        let sum = state.sum.filter(|_| state.version == version);
+                        edit.put(block, Block { version, sum, ..state });
+                    }
+                    Some(_) => {}
+                    None => edit.take(block),
+                }
+            }
+        });
+    }
+
     /// `whole` became a hole, and `edges` were overwritten: here, if they are staged.
     fn zeroed(&mut self, ino: Ino, whole: Range<u64>, edges: &[u64], version: Version) {
         self.edit(ino, |edit| {

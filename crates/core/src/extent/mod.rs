@@ -27,7 +27,7 @@ mod unforced;
 pub use follow::Effect;
 use packs::Packs;
 pub use snapshot::ExtentItem;
-pub use unforced::Unforced;
+pub use unforced::{Unforced, UnforcedItem};
 
 use crate::blocks::{BLOCKS_PER_CHUNK, MAX_BLOCKS};
 use crate::content::ObjectMark;

@@ -1,10 +1,12 @@
-//! The last writer of each byte that a power cut could lose.
+//! The last writer of each byte that a power cut could lose. Commands are named by their positions
+//! in the log, or in a replicated volume, where those differ, by their indices.
 //!
 //! Laws:
 //! - A byte is recorded from the command that wrote it until a sync covers that command.
 //! - Each byte has one last writer: bytes of an earlier one are obsolete.
 
 use ebb_model::{Ino, Planted, Position, SessionId, Version};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -17,6 +19,17 @@ pub struct Unforced {
 /// From its key up to `end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct WrittenRange {
+    end: u64,
+    version: Version,
+    at: Position,
+    session: SessionId,
+}
+
+/// A range of a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UnforcedItem {
+    ino: Ino,
+    start: u64,
     end: u64,
     version: Version,
     at: Position,
@@ -72,6 +85,33 @@ impl Unforced {
             ranges.retain(|_, written| written.at > upto && !Planted::SyncForgetsLater.is_on());
         }
         self.files.retain(|_, ranges| !ranges.is_empty());
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    pub fn files(&self) -> impl Iterator<Item = Ino> {
+        self.files.keys().copied()
+    }
+
+    /// All ranges, for a snapshot.
+    pub fn items(&self) -> impl Iterator<Item = UnforcedItem> {
+        self.files.iter().flat_map(|(ino, ranges)| {
+            ranges.iter().map(|(start, written)| UnforcedItem {
+                ino: *ino,
+                start: *start,
+                end: written.end,
+                version: written.version,
+                at: written.at,
+                session: written.session,
+            })
+        })
+    }
+
+    pub fn restore(&mut self, item: UnforcedItem) {
+        let UnforcedItem { ino, start, end, version, at, session } = item;
+        self.written(ino, start..end, version, at, session);
     }
 
     pub fn gone(&mut self, ino: Ino) {

@@ -8,6 +8,7 @@ mod backup;
 mod bench;
 mod bucket_view;
 mod close_to_open;
+mod cluster;
 mod crashes;
 mod data;
 mod detached;

@@ -332,9 +332,9 @@ fn buckets_that_cannot_stand_there() {
     mount(&place, &[]).good();
     place.umount();
     // Removing or replacing a bucket needs an explicit flag.
-    refused("", 1, "--rearrange");
+    refused("", 1, "rearrange = true");
     fs::create_dir(place.path("others")).unwrap();
-    refused(&models.replace("DIR/models", "DIR/others"), 1, "--rearrange");
+    refused(&models.replace("DIR/models", "DIR/others"), 1, "rearrange = true");
     mount(&place, &["--rearrange"]).good();
     assert_eq!(names(place.path("mnt/models")), Vec::<String>::new());
     place.umount();

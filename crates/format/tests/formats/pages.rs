@@ -117,6 +117,7 @@ fn the_protocol_page_numbers_the_variants_right() {
                 }
             }
             Message::Notice(notice) => variants.add("Notice", &notice),
+            Message::Peer { .. } => {}
         }
     }
     variants.check("protocol/rpc.md");

@@ -12,6 +12,10 @@ fn parts(message: &Message) -> Result<Vec<Bytes>, FormatError> {
         Message::Reply { id, reply } => rpc::encode_reply(*id, reply),
         Message::Error { id, error } => rpc::encode_error(*id, error),
         Message::Notice(notice) => rpc::encode_notice(notice),
+        Message::Peer { id, header, data } => {
+            let number: u64 = rpc::read_peer(header)?;
+            rpc::encode_peer(*id, &number, data.clone())
+        }
     }
 }
 

@@ -8,8 +8,8 @@ pub(crate) mod restore;
 pub(crate) mod stats;
 pub(crate) mod troubles;
 
-use crate::Node;
 use crate::flush::FlushReport;
+use crate::{Host, Node};
 use ebb_model::*;
 use stats::Counters;
 use std::cell::RefCell;
@@ -92,10 +92,29 @@ impl Node {
             AdminRequest::Paths { inos } => Ok(AdminReply::Paths(self.paths(&inos))),
             AdminRequest::Snapshot => self.snapshot_for_backup().await,
             AdminRequest::Refresh { ino } => self.refresh(ino).await,
+            AdminRequest::ListNodes => Ok(AdminReply::Nodes(self.nodes())),
+            AdminRequest::RemoveNode { node } => {
+                self.expect_host()?.remove(node).await?;
+                Ok(AdminReply::Nodes(self.nodes()))
+            }
+            AdminRequest::PromoteNode { node } => {
+                self.expect_host()?.promote(node).await?;
+                Ok(AdminReply::Nodes(self.nodes()))
+            }
             AdminRequest::Stats => Ok(AdminReply::Stats(Box::new(
                 self.instruments.counters.stats(self.ports.clock.monotonic()),
             ))),
         }
+    }
+
+    fn nodes(&self) -> Vec<NodeState> {
+        self.host().map(|host| host.nodes()).unwrap_or_default()
+    }
+
+    fn expect_host(&self) -> Result<Rc<Host>, RpcError> {
+        self.host().ok_or_else(|| {
+            RpcError::Denied("the volume has one node: it was not started with --voters".into())
+        })
     }
 
     fn status(&self) -> Status {

@@ -29,6 +29,8 @@ pub enum Subject {
     Block { ino: Ino, block: u64, version: Version },
     /// Bytes of a file that could not be forced.
     Unforced(Ino),
+    /// A file with bytes on another node alone, which cannot be had from there.
+    Elsewhere(Ino),
     /// A file that the node's disk cannot read or write.
     Disk(Ino),
     /// A file that loses its fetched bytes again.
@@ -255,6 +257,7 @@ impl Node {
                 state.extents().block(*ino, *block).is_none_or(|block| block.version != *version)
             }
             Subject::Unforced(ino) => self.store.failure_of(*ino).is_none(),
+            Subject::Elsewhere(ino) => self.held_elsewhere(*ino).is_none(),
             Subject::Disk(ino) => !state.extents().is_stored(*ino),
             Subject::Fetched(ino) => is_gone(*ino),
             Subject::NoObject { ino, etag } => {

@@ -86,8 +86,14 @@ impl Node {
             read_only: read_only || self.read_only(),
             session_term_ms: millis(self.options.session_term),
             lease_term_ms: if self.options.embedded { 0 } else { millis(self.options.lease_term) },
-            nodes: Vec::new(),
+            nodes: self.node_addresses(),
         }))
+    }
+
+    /// Where clients find the nodes of a replicated volume.
+    fn node_addresses(&self) -> Vec<String> {
+        let state = self.replica.view();
+        state.nodes().addresses().map(|(_, address)| address.to_owned()).collect()
     }
 
     /// Opens a session in place of the one that the client had `before`. A start that finds several

@@ -9,6 +9,8 @@
 //! - The only client of a node repeats its own operations after a power cut. Its answers wait for
 //!   the ids of found inodes alone, which it cannot repeat.
 //! - A client in the node's process waits for nothing: a power cut ends it too.
+//! - In a replicated volume every answer waits for the commit of what it shows or has done: it can
+//!   be lost with the lead of this node.
 
 use crate::Node;
 use crate::clients::attachments::ConnectionId;
@@ -125,7 +127,7 @@ impl Node {
         if !tells || self.options.embedded {
             return Ok(());
         }
-        if !self.attachments.is_shared() {
+        if !self.attachments.is_shared() && self.replica.own_node().is_none() {
             if self.replica.durable() < self.names.found() {
                 self.force_log().await?;
             }
@@ -174,6 +176,8 @@ impl Node {
         let is_shared = !self.attachments.is_alone(session) && !Planted::SharedNotForced.is_on();
         match origin {
             _ if self.options.ack_durable => self.force_all().await.map(drop),
+            // Another node may lead next, and has what is committed.
+            _ if self.replica.own_node().is_some() => self.force_log().await.map(drop),
             Origin::Connection(_) if is_shared || must_force || self.has_firm_under_way() => {
                 self.force_log().await.map(drop)
             }

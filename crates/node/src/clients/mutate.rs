@@ -92,7 +92,18 @@ impl Node {
         if replay.is_some_and(|replay| !self.may_have_answered(replay)) {
             return Err(FsError::Invalid.into());
         }
+        let copied = match *mutation {
+            ClientMutation::Copy { from, .. } => Some(from),
+            _ => None,
+        };
+        // Before the first wait: the same mutation can come again meanwhile.
         self.under_way.borrow_mut().insert(tx, must_force);
+        for ino in mutation.rewrites().into_iter().chain(copied) {
+            if let Err(error) = self.bring(ino).await {
+                self.under_way.borrow_mut().remove(&tx);
+                return Err(error);
+            }
+        }
         let rewrites = mutation.rewrites();
         let answer = self.execute(*mutate, must_force).await;
         drop(intent);

@@ -17,20 +17,6 @@ use ebb_model::*;
 use ebb_store::Mode;
 use std::ops::Range;
 
-/// The bytes that a mutation writes: for a cut, zeros up to the end of its block.
-pub(crate) fn bytes_of(mutation: &Mutation) -> Option<(Ino, Range<u64>)> {
-    match mutation {
-        Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } }
-        | Mutation::Truncate { ino, set: SetAttr { size_bytes: Some(size), .. } } => {
-            Some((*ino, *size..size.next_multiple_of(BLOCK_BYTES)))
-        }
-        Mutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
-            Some((*ino, *offset..offset.saturating_add(*len_bytes)))
-        }
-        _ => mutation.span().map(|(ino, offset, len_bytes)| (ino, offset..offset + len_bytes)),
-    }
-}
-
 impl Node {
     /// Puts the bytes of an operation that an earlier run executed in their place. Returns the
     /// command up to which its client must keep them, or `None` if nothing can be missing. Only
@@ -60,6 +46,9 @@ impl Node {
             } => (*ino, *offset, Repeated::Zeros(*len_bytes)),
             _ => return Ok(None),
         };
+        if self.bring_to_repeat(ino).await.is_err() {
+            return Ok(None);
+        }
         let _guard = self.data.latches().hold(ino, Mode::Exclusive).await;
         let pieces: Vec<Range<u64>> = {
             let state = self.replica.view();

@@ -63,7 +63,11 @@ impl Node {
             if lacks_bytes || self.attachments.awaits_sole() {
                 return Err(RpcError::Retry);
             }
+            if shown.bytes || matches!(request, Request::Seek { .. }) {
+                self.bring(shown.subject).await?;
+            }
         }
+        let is_mutation = matches!(request, Request::Mutate(_));
         let answer = match &shown {
             Some(shown) => self.show(origin, shown, request).await,
             None => self.reply(origin, request).await,
@@ -76,7 +80,19 @@ impl Node {
             let committed = self.commit_shown(connection, shown, &answer).await;
             committed.map_err(|error| self.unless_failed(error))?;
         }
+        // A mutation that was carried out is committed, which only a leader can do.
+        if !is_mutation || answer.is_err() {
+            self.confirm_lead().await?;
+        }
         answer
+    }
+
+    /// Makes sure that no other node of a replicated volume leads yet.
+    pub(crate) async fn confirm_lead(&self) -> Result<(), RpcError> {
+        if self.replica.own_node().is_none() {
+            return Ok(());
+        }
+        self.replica.confirm_lead().await
     }
 
     /// Answers a request that asks for state.
@@ -206,6 +222,7 @@ impl Node {
             Request::Mutate(mutate) => self.mutate(origin, mutate).await,
             Request::Fsync { session, ino } => {
                 self.expect_attached(session)?;
+                self.bring(ino).await?;
                 if self.attachments.is_shared() {
                     // Other clients must see the bytes that were stored past the node.
                     Box::pin(self.find_all_stored(ino)).await?;
@@ -215,6 +232,7 @@ impl Node {
             Request::SyncFs { session } => {
                 self.expect_attached(session)?;
                 self.doubt_exposed(None);
+                self.force_elsewhere().await?;
                 Ok(Reply::Forced { durable: self.force_all().await? })
             }
 
@@ -281,8 +299,9 @@ mod tests {
         size_of::<Answer>()
     }
 
-    /// A write keeps its bytes until it is known that they are there.
-    const LARGEST_FUTURE_BYTES: usize = 8256;
+    /// A write keeps its bytes until it is known that they are there, and what it waits for on
+    /// other nodes.
+    const LARGEST_FUTURE_BYTES: usize = 8448;
 
     /// Each request has its future made and moved: futures that are seldom awaited are in a box of
     /// their own.

@@ -4,6 +4,7 @@
 use crate::Node;
 use crate::clients::attachments::ConnectionId;
 use crate::clients::barrier::Origin;
+use bytes::Bytes;
 use ebb_format::rpc::{self, Message, RequestId};
 use ebb_format::versions::{Versions, no_common_version};
 use ebb_model::{FsError, Reply, Request, RpcError, SessionId};
@@ -18,7 +19,7 @@ use std::time::Duration;
 const MAX_UNDER_WAY: usize = 256;
 
 /// Pause after a failed accept, so that running out of descriptors does not run hot.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts and serves connections until the node stops.
 pub async fn serve(node: Rc<Node>, mut listener: Box<dyn Listener>) {
@@ -45,12 +46,60 @@ pub async fn serve(node: Rc<Node>, mut listener: Box<dyn Listener>) {
 }
 
 async fn serve_peer(node: Rc<Node>, connection: Box<dyn Connection>) {
-    let (sender, mut receiver) = connection.split();
-    let id = node.attachments.new_connection();
-    let wire = Rc::new(Wire { node, id, sender: Mutex::new(sender), under_way: Cell::new(0) });
-    if let Err(error) = wire.receive(&mut *receiver).await {
+    let (mut sender, mut receiver) = connection.split();
+    let served = async {
+        match greet(&mut *sender, &mut *receiver).await? {
+            true => serve_client(node, None, sender, receiver).await,
+            false => Ok(()),
+        }
+    };
+    if let Err(error) = served.await {
         tracing::warn!(%error, "a client's connection ends");
     }
+}
+
+/// Agrees with the peer on a version of the protocol. Returns whether the peer is there.
+async fn greet(
+    sender: &mut dyn FrameSender,
+    receiver: &mut dyn FrameReceiver,
+) -> Result<bool, NetError> {
+    let Some(first) = receiver.receive().await? else { return Ok(false) };
+    match Versions::decode(&first) {
+        Ok(peer) => {
+            sender.send(vec![Versions::OWN.encode()]).await?;
+            match Versions::OWN.common(peer) {
+                Some(_) => Ok(true),
+                None => Err(NetError::Protocol { what: no_common_version(peer) }),
+            }
+        }
+        // Also for release 0.1.0, which begins with a request.
+        Err(error) => {
+            let what = error.to_string();
+            let told = rpc::encode_error(RequestId::NONE, &RpcError::Denied(what.clone()));
+            if let Ok(told) = told {
+                sender.send(told).await?;
+            }
+            Err(NetError::Protocol { what })
+        }
+    }
+}
+
+/// Serves a client that has sent its versions, and perhaps its `first` message.
+pub(crate) async fn serve_client(
+    node: Rc<Node>,
+    first: Option<Bytes>,
+    sender: Box<dyn FrameSender>,
+    mut receiver: Box<dyn FrameReceiver>,
+) -> Result<(), NetError> {
+    let id = node.attachments.new_connection();
+    let wire = Rc::new(Wire { node, id, sender: Mutex::new(sender), under_way: Cell::new(0) });
+    if let Some(first) = first {
+        wire.clone().take(first).await?;
+    }
+    while let Some(frame) = receiver.receive().await? {
+        wire.clone().take(frame).await?;
+    }
+    Ok(())
 }
 
 struct Wire {
@@ -61,36 +110,22 @@ struct Wire {
 }
 
 impl Wire {
-    async fn receive(self: Rc<Self>, receiver: &mut dyn FrameReceiver) -> Result<(), NetError> {
-        let Some(first) = receiver.receive().await? else { return Ok(()) };
-        match Versions::decode(&first) {
-            Ok(peer) => {
-                self.send(Ok(vec![Versions::OWN.encode()])).await;
-                if Versions::OWN.common(peer).is_none() {
-                    return Err(NetError::Protocol { what: no_common_version(peer) });
+    /// Takes one message of the client.
+    async fn take(self: Rc<Self>, frame: Bytes) -> Result<(), NetError> {
+        match rpc::decode(frame) {
+            Ok(Message::Request { id, request }) => {
+                let counts = !request.keeps_session();
+                while counts && self.under_way.get() >= MAX_UNDER_WAY {
+                    self.node.ports.clock.sleep(Duration::from_millis(1)).await;
                 }
+                self.under_way.set(self.under_way.get() + usize::from(counts));
+                let task = self.clone().answer(id, request);
+                self.node.ports.spawn.spawn(Box::pin(task));
+                Ok(())
             }
-            // Also for release 0.1.0, which begins with a request.
-            Err(error) => return self.refuse(error.to_string()).await,
+            Ok(_) => Err(NetError::Protocol { what: "a client sends requests only".into() }),
+            Err(error) => self.refuse(error.to_string()).await,
         }
-        while let Some(frame) = receiver.receive().await? {
-            match rpc::decode(frame) {
-                Ok(Message::Request { id, request }) => {
-                    let counts = !request.keeps_session();
-                    while counts && self.under_way.get() >= MAX_UNDER_WAY {
-                        self.node.ports.clock.sleep(Duration::from_millis(1)).await;
-                    }
-                    self.under_way.set(self.under_way.get() + usize::from(counts));
-                    let task = self.clone().answer(id, request);
-                    self.node.ports.spawn.spawn(Box::pin(task));
-                }
-                Ok(_) => {
-                    return Err(NetError::Protocol { what: "a client sends requests only".into() });
-                }
-                Err(error) => return self.refuse(error.to_string()).await,
-            }
-        }
-        Ok(())
     }
 
     /// Tells the peer why its connection ends.
@@ -138,6 +173,10 @@ impl Wire {
         // attached anew.
         while self.node.attachments.speaks_for(self.id, session) {
             let Some(notice) = self.node.attachments.next_notice(session).await else { return };
+            // A lock that is granted must not be granted by the next leader too.
+            if self.node.confirm_lead().await.is_err() {
+                return;
+            }
             if !self.send(rpc::encode_notice(&notice)).await {
                 return;
             }

@@ -98,8 +98,9 @@ impl Node {
         } else {
             self.options.cache_bytes
         };
-        let may_wait =
-            dirty + len_bytes <= budget || dirty - state.orphan_bytes() + len_bytes <= budget;
+        // Bytes of orphans can be on other nodes.
+        let may_wait = dirty + len_bytes <= budget
+            || dirty.saturating_sub(state.orphan_bytes()) + len_bytes <= budget;
         may_wait && resident + len_bytes <= self.cache_budget()
     }
 

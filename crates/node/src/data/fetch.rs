@@ -241,7 +241,8 @@ impl Node {
         range: Range<u64>,
         request_bytes: u64,
     ) {
-        if range.is_empty() {
+        // Blocks that are on another node are not absent.
+        if range.is_empty() || self.held_elsewhere(ino).is_some() {
             return;
         }
         let wide = self.with_whole_spans(ino, &range);

@@ -92,7 +92,9 @@ impl Node {
 
     /// Whether a client should request a grant.
     pub(crate) fn may_be_granted(&self, ino: Ino) -> bool {
-        self.file_size(ino).is_ok_and(|size| size >= LEAST_BYTES) && self.is_apart(ino)
+        self.file_size(ino).is_ok_and(|size| size >= LEAST_BYTES)
+            && self.is_apart(ino)
+            && self.held_elsewhere(ino).is_none()
     }
 
     /// As [`Node::grant`], to a client in another process of this machine.

@@ -33,6 +33,7 @@ impl Node {
         if self.attachments.awaits_sole() || self.lacks_bytes(ino) {
             return Err(RpcError::Retry);
         }
+        self.bring(ino).await?;
         let wanted = offset..offset.saturating_add(len_bytes.min(CHUNK_BYTES));
         let mut fetched_bytes = 0;
         for attempt in 0..=MAX_ATTEMPTS {

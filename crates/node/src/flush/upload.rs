@@ -90,6 +90,7 @@ impl Node {
         key: &str,
         replaces: Option<ETag>,
     ) -> Result<(), FlushError> {
+        self.bring(ino).await?;
         let size = self.replica.view().namespace().attr(ino).map_err(RpcError::from)?.size_bytes;
         let limits = self.buckets.bucket().capabilities();
         if size > limits.max_object_bytes {

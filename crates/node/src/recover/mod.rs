@@ -9,7 +9,8 @@ pub use ownership::Difference;
 pub(crate) use ownership::{
     VolumeThere, count_unwritten, give_back, is_cache, other_volume, unwritten, unwritten_0_1_0,
 };
-pub(crate) use replay::{Replayed, Replaying, replay};
+pub(crate) use replay::{GroupRecords, Replayed, Replaying, records, replay};
+pub(crate) use root::bare_root;
 pub(crate) use verify_unsynced::{drop_strays, make_holes};
 
 use crate::admin::Instruments;
@@ -25,7 +26,9 @@ use crate::flush::Flusher;
 use crate::identity::{self, IdentityError};
 use crate::names::Names;
 use crate::replica::Replica;
+use crate::replication::Host;
 use crate::{Node, Options, Run};
+use ebb_core::extent::Unforced;
 use ebb_core::partition::Inconsistent;
 use ebb_core::state::State;
 use ebb_format::FormatError;
@@ -37,11 +40,12 @@ use ebb_model::*;
 use ebb_ports::{Bucket, CountedBucket, DiskError, Ports};
 use ebb_store::Store;
 use futures_util::future::{Either, select};
-use ownership::{Buckets, claim, drop_cache, drop_old, expect_current, rearrange, serves, wipe};
+pub(crate) use ownership::Buckets;
+use ownership::{claim, drop_cache, drop_old, expect_current, rearrange, serves, wipe};
 use root::empty;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use thiserror::Error;
 
 #[derive(Clone, PartialEq, Debug, Error)]
@@ -109,6 +113,13 @@ pub enum OpenError {
          release serves the volume"
     )]
     OutdatedInUse,
+    #[error(
+        "the volume cannot be joined by way of {address}: {why}. Name a node that serves it, which \
+         other machines can reach"
+    )]
+    NotJoined { address: String, why: String },
+    #[error("the data directory cannot go on as a replica of its volume: {what}")]
+    Replica { what: String },
     #[error("{key} in the bucket cannot be read: {what}")]
     Root { key: String, what: String },
     #[error("{0}")]
@@ -136,7 +147,7 @@ impl Node {
         Node::open_over(ports, Some(root), members, options).await
     }
 
-    async fn open_over(
+    pub(crate) async fn open_over(
         ports: Ports,
         root: Option<Rc<dyn Bucket>>,
         members: Vec<Member>,
@@ -255,7 +266,7 @@ impl Node {
     async fn recover(
         ports: Ports,
         backing: Buckets,
-        mut options: Options,
+        options: Options,
         identity: Identity,
         head_lease: Option<Rc<HeadLease>>,
     ) -> Result<Rc<Node>, OpenError> {
@@ -304,7 +315,8 @@ impl Node {
             .get(&GroupId::PARTITION)
             .map_or(Position(0), |snapshot| snapshot.header().position);
         let mut missing_root = None;
-        let Replayed { state, unsynced, kept, unverified, unforced, holes, cuts } = match fresh {
+        let Replayed { state, unsynced, kept, unverified, unforced, holes, cuts, .. } = match fresh
+        {
             true => {
                 let ids = ids_of_empty(bucket.as_deref(), head_lease.as_deref()).await?;
                 let (partition, root) =
@@ -318,43 +330,17 @@ impl Node {
         if let Some((last, _)) = state.extents().packs().last() {
             store.packs.begin_after(last);
         }
-        let space = ports.disk.space().await?;
-        let object_bytes =
-            bucket.as_ref().map_or(u64::MAX, |bucket| bucket.capabilities().max_object_bytes);
-        let max_file_bytes = MAX_FILE_BYTES.min(ports.disk.longest_file().await?).min(object_bytes);
-        let is_disk_small =
-            fit_cache(&mut options, space.free_bytes + state.extents().resident_bytes());
-        let names = Names::new(&state, options.metadata_bytes);
-        let data =
-            Data::new(members.len() + 1, &options, &ports.clock, is_disk_small, max_file_bytes);
         let run = Run {
             cluster: serves.cluster,
             incarnation: serves.incarnation,
             id: ports.entropy.next_u64(),
             recovered,
         };
-        let node = Rc::new(Node {
-            replica: Replica::new(state, log, ports.spawn.clone()),
-            store,
-            flusher: Flusher::new(members.len() + 1, options.upload_buffer_bytes()),
-            data,
-            buckets: crate::buckets::Buckets::new(bucket, members, head_lease),
-            attachments: Default::default(),
-            leases: Leases::new(run.id),
-            locks: Default::default(),
-            readahead: Default::default(),
-            names,
-            instruments: Instruments::new(ports.clock.monotonic(), asked),
-            under_way: Default::default(),
-            run,
-            unforced: RefCell::new(unforced),
-            unforced_writers: UnforcedWriters::default(),
-            safe: Cell::new(LogIndex(0)),
-            snapshot_at: Cell::new(snapshot_at),
-            stopping: Default::default(),
-            ports,
-            options,
-        });
+        let replica = Replica::new(state, log, ports.spawn.clone());
+        let parts =
+            Parts { replica, store: Rc::new(store), run, unforced, snapshot_at, host: None };
+        let buckets = Buckets { bucket, members, asked };
+        let node = Node::build(ports, options, buckets, head_lease, parts).await?;
         node.trouble("root", missing_root);
         match fresh {
             true => drop(node.write_snapshot().await?),
@@ -394,6 +380,72 @@ impl Node {
         Ok(node)
     }
 
+    /// A node of these parts, which does nothing yet.
+    pub(crate) async fn build(
+        ports: Ports,
+        mut options: Options,
+        Buckets { bucket, members, asked }: Buckets,
+        head_lease: Option<Rc<HeadLease>>,
+        Parts { replica, store, run, unforced, snapshot_at, host }: Parts,
+    ) -> Result<Rc<Node>, OpenError> {
+        let space = ports.disk.space().await?;
+        let object_bytes =
+            bucket.as_ref().map_or(u64::MAX, |bucket| bucket.capabilities().max_object_bytes);
+        let max_file_bytes = MAX_FILE_BYTES.min(ports.disk.longest_file().await?).min(object_bytes);
+        let resident_bytes = replica.view().extents().resident_bytes();
+        let is_disk_small = fit_cache(&mut options, space.free_bytes + resident_bytes);
+        let names = Names::new(&replica.view(), options.metadata_bytes);
+        let data =
+            Data::new(members.len() + 1, &options, &ports.clock, is_disk_small, max_file_bytes);
+        Ok(Rc::new(Node {
+            replica,
+            store,
+            flusher: Flusher::new(members.len() + 1, options.upload_buffer_bytes()),
+            data,
+            buckets: crate::buckets::Buckets::new(bucket, members, head_lease),
+            attachments: Default::default(),
+            leases: Leases::new(run.id),
+            locks: Default::default(),
+            readahead: Default::default(),
+            names,
+            instruments: Instruments::new(ports.clock.monotonic(), asked),
+            under_way: Default::default(),
+            run,
+            unforced: RefCell::new(unforced),
+            unforced_writers: UnforcedWriters::default(),
+            safe: Cell::new(LogIndex(0)),
+            snapshot_at: Cell::new(snapshot_at),
+            stopping: Default::default(),
+            holder_runs: RefCell::default(),
+            host: RefCell::new(host),
+            ports,
+            options,
+        }))
+    }
+
+    /// Begins to serve a replicated volume, whose state this node has followed.
+    pub(crate) async fn begin_to_lead(self: &Rc<Self>) -> Result<(), OpenError> {
+        self.watch_void_blocks();
+        self.note_holders().await;
+        if let Some(head_lease) = self.buckets.head_lease() {
+            // On a full disk the first renewal repeats it.
+            if let Err(error) = self.note_reserved_ids(head_lease).await {
+                tracing::warn!(%error, "reserved inode ids cannot be used yet");
+            }
+        }
+        self.force_log().await?;
+        self.resume_sessions().await?;
+        let late = match self.buckets.head_lease() {
+            Some(_) => self.settle_uploads().await?,
+            None => Vec::new(),
+        };
+        self.fill_doubtful().await?;
+        self.find_missing().await?;
+        self.data.fill_cache_order(&self.replica.view());
+        self.start(late);
+        Ok(())
+    }
+
     /// Clients from before the restart have their whole term to come back. In the node's own
     /// process only one can have outlived it; other sessions there end. Orphan inodes held by ended
     /// sessions are released.
@@ -424,6 +476,17 @@ impl Node {
         }
         Ok(())
     }
+}
+
+/// The parts that a node goes on with.
+pub(crate) struct Parts {
+    pub replica: Replica,
+    pub store: Rc<Store>,
+    pub run: Run,
+    pub unforced: Unforced,
+    pub snapshot_at: Position,
+    /// Of a replicated volume.
+    pub host: Option<Weak<Host>>,
 }
 
 /// The ids of a data directory without a log.

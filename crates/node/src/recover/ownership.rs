@@ -22,7 +22,7 @@ use std::fmt;
 use std::rc::Rc;
 
 /// What the volume lives in.
-pub(super) struct Buckets {
+pub(crate) struct Buckets {
     /// All of them as one.
     pub bucket: Option<Rc<dyn Bucket>>,
     pub members: Rc<[Member]>,
@@ -32,7 +32,7 @@ pub(super) struct Buckets {
 
 impl Buckets {
     /// The rights to write to them are held past the `rate_limits`.
-    pub(super) fn of(
+    pub(crate) fn of(
         root: Option<Rc<dyn Bucket>>,
         head_lease: Option<Rc<HeadLease>>,
         members: Vec<Member>,

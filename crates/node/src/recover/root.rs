@@ -20,19 +20,7 @@ pub(super) async fn empty(
     (serves, ids): (&Serves, IdRange),
     options: &Options,
 ) -> Result<(Partition, Option<String>), OpenError> {
-    let now = ports.clock.wall();
-    let default = InstalledRecord {
-        mode: 0o755,
-        nlink: 2,
-        uid: options.uid,
-        gid: options.gid,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
-        xattrs: Vec::new(),
-        links: Vec::new(),
-    };
+    let default = bare_root(options, ports.clock.wall());
     let Some(bucket) = bucket else {
         return Ok((Partition::new(ids, default, false), None));
     };
@@ -74,6 +62,22 @@ pub(super) async fn empty(
             }
         }
         attempt += 1;
+    }
+}
+
+/// The root of a volume that has nothing else.
+pub(crate) fn bare_root(options: &Options, now: Time) -> InstalledRecord {
+    InstalledRecord {
+        mode: 0o755,
+        nlink: 2,
+        uid: options.uid,
+        gid: options.gid,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        xattrs: Vec::new(),
+        links: Vec::new(),
     }
 }
 

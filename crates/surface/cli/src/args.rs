@@ -1,9 +1,10 @@
 //! Every command and every setting.
 
 use crate::units::{Bytes, Span};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use ebb_model::MemberDir;
+use ebb_model::{MemberDir, NodeId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -30,6 +31,9 @@ pub enum Command {
     Mount(Mount),
     /// Serve a volume to other mounts over the network.
     Serve(Serve),
+    /// List, remove and promote the nodes of a replicated volume.
+    #[command(subcommand)]
+    Node(Nodes),
     /// Write all dirty data to the bucket, and unmount.
     Umount(Umount),
     /// Replace the daemon of mounts with the current binary, while they are used.
@@ -164,12 +168,26 @@ pub struct Serve {
     /// Address to listen on. Other addresses than loopback require --tls.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7170", env = "EBB_LISTEN")]
     pub listen: String,
+    /// Replicate the volume: so many of its nodes vote, the first that join. More nodes follow
+    /// without a vote. The default is 3 for a node of a replicated volume. Use one value on all
+    /// nodes.
+    #[arg(long, value_name = "N", value_parser = voters(), env = "EBB_VOTERS")]
+    pub voters: Option<u8>,
+    /// Join a replicated volume by way of this node of it, with an empty data directory. Ignored
+    /// once the data directory is of the volume.
+    #[arg(long, value_name = "HOST:PORT", env = "EBB_JOIN")]
+    pub join: Option<String>,
     #[command(flatten)]
     pub tls: Tls,
     #[command(flatten)]
     pub node: Node,
     #[command(flatten)]
     pub bucket: Bucket,
+}
+
+/// Even numbers survive no more failures than the next smaller one.
+fn voters() -> impl TypedValueParser<Value = u8> {
+    PossibleValuesParser::new(["1", "3", "5"]).try_map(|text| text.parse())
 }
 
 /// How connections to and from other machines are secured.
@@ -271,7 +289,7 @@ pub struct Node {
     pub head_term: Span,
     /// Start although a member bucket of the volume is missing in the configuration, or is a
     /// different one.
-    #[arg(long, env = "EBB_REARRANGE")]
+    #[arg(long, hide = true)]
     pub rearrange: bool,
     /// Time without contact after which a client loses its session and its locks.
     #[arg(long, hide = true, value_name = "TIME", default_value = "60s")]
@@ -625,6 +643,36 @@ pub struct SetQuota {
     /// Limit of the inodes: files, directories, links and special files, each counted once.
     #[arg(long, value_name = "N")]
     pub inodes: Option<u64>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Nodes {
+    /// List the nodes of a volume.
+    List(Target),
+    /// Remove a node. It must not lead, and no file may have bytes on it alone.
+    Remove(OneNode),
+    /// Let a node vote that follows without a vote, beyond --voters.
+    Promote(OneNode),
+}
+
+#[derive(Args, Debug)]
+pub struct OneNode {
+    /// A path on a mount, HOST:PORT of a node, or ebb://HOST:PORT/VOLUME.
+    pub path: PathBuf,
+    /// The id of the node, as `ebb node list` prints it.
+    #[arg(value_name = "ID", value_parser = node_id)]
+    pub node: NodeId,
+    #[command(flatten)]
+    pub tls: Tls,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+fn node_id(text: &str) -> Result<NodeId, String> {
+    match u64::from_str_radix(text, 16) {
+        Ok(id) if text.len() == 16 && !text.starts_with('+') => Ok(NodeId(id)),
+        _ => Err("a node id has 16 hexadecimal digits: see `ebb node list`".into()),
+    }
 }
 
 #[derive(Subcommand, Debug)]

@@ -10,6 +10,7 @@ pub mod fsck;
 pub mod helper;
 pub mod member;
 pub mod metrics;
+pub mod nodes;
 pub mod page;
 pub mod places;
 pub mod profile;

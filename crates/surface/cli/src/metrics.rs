@@ -2,7 +2,7 @@
 //!
 //! Names and labels are stable: an existing one keeps its meaning.
 
-use ebb_model::{Counted, MountStats, NodeStats, ReadStats, Status};
+use ebb_model::{Counted, MountStats, NodeStats, ReadStats, ReplicaStats, Status};
 use std::fmt::Write;
 
 /// The content type of the answer.
@@ -11,8 +11,13 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Bounds of histograms are powers of four: 1.024 µs to 68.7 s, as powers of two of a nanosecond.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=36;
 
-/// The metrics of a process: of its mount, its node, or both.
-pub fn text(mount: Option<&MountStats>, node: Option<(&NodeStats, &Status)>) -> String {
+/// The metrics of a process: of its mount, its node, and its replica of the volume. A replica that
+/// follows has no node.
+pub fn text(
+    mount: Option<&MountStats>,
+    node: Option<(&NodeStats, &Status)>,
+    replica: Option<&ReplicaStats>,
+) -> String {
     let mut page = Page::default();
     if let Some(mount) = mount {
         page.requests("ebb_kernel", "operation", "requests of the kernel", &mount.operations);
@@ -22,6 +27,9 @@ pub fn text(mount: Option<&MountStats>, node: Option<(&NodeStats, &Status)>) -> 
         page.reads(&stats.reads);
         page.requests("ebb_bucket", "request", "requests to the bucket", &stats.bucket);
         page.status(status);
+    }
+    if let Some(replica) = replica {
+        page.replica(replica);
     }
     page.0
 }
@@ -89,6 +97,23 @@ impl Page {
         }
     }
 
+    fn gauges(&mut self, gauges: &[(&str, &str, u64)]) {
+        for (name, help, value) in gauges {
+            self.head(name, "gauge", help);
+            self.line(format_args!("{name} {value}"));
+        }
+    }
+
+    fn replica(&mut self, replica: &ReplicaStats) {
+        let ReplicaStats { leads, term, committed, applied, .. } = *replica;
+        self.gauges(&[
+            ("ebb_leader", "1 on the node that leads the volume, 0 on the others.", leads.into()),
+            ("ebb_term", "Term of the replicated log.", term),
+            ("ebb_committed_index", "Last log entry that a majority of the voters has.", committed),
+            ("ebb_applied_index", "Last log entry that this node has applied.", applied),
+        ]);
+    }
+
     fn status(&mut self, status: &Status) {
         self.head("ebb_info", "gauge", "Which volume and which program.");
         let (volume, version) = (escaped(&status.volume), escaped(&status.version));
@@ -130,10 +155,7 @@ impl Page {
                 status.troubles.len() as u64,
             ),
         ];
-        for (name, help, value) in gauges {
-            self.head(name, "gauge", help);
-            self.line(format_args!("{name} {value}"));
-        }
+        self.gauges(&gauges);
         if let Some(since) = status.dirty_since {
             self.head(
                 "ebb_dirty_since_seconds",
@@ -164,7 +186,7 @@ mod tests {
         }
         let mount =
             MountStats { uptime_ms: 1, operations: vec![Counted { name: "READ".into(), tally }] };
-        let text = text(Some(&mount), None);
+        let text = text(Some(&mount), None, None);
         let value = |series: &str| {
             text.lines()
                 .find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse::<f64>().ok())
@@ -203,7 +225,9 @@ mod tests {
             bucket: all,
         };
         let status = status();
-        let page = text(Some(&mount), Some((&node, &status)));
+        let replica = ReplicaStats { leads: true, term: 7, ..ReplicaStats::default() };
+        let page = text(Some(&mount), Some((&node, &status)), Some(&replica));
+        assert!(page.contains("ebb_leader 1\n") && page.contains("ebb_term 7\n"), "{page}");
         let mut known: Vec<&str> = Vec::new();
         for line in page.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {

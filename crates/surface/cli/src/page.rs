@@ -95,7 +95,8 @@ const TOPICS: &[(&str, &[&str])] = &[
         "Storage access",
         &["endpoint", "region", "profile", "addressing", "request-payer", "anonymous"],
     ),
-    ("Take-over", &["take-over", "rearrange"]),
+    ("Take-over", &["take-over"]),
+    ("Replicated volumes", &["voters", "join"]),
     (
         "Encryption at rest",
         &["encryption-key-file", "encryption-key-command", "server-side-encryption", "kms-key"],

@@ -3,7 +3,7 @@
 
 use crate::places::MountRecord;
 use crate::units::{Bytes, Span};
-use crate::{explain, fsck, quota, stats, trash};
+use crate::{explain, fsck, nodes, quota, stats, trash};
 use ebb_model::{
     AdminReply, DirtyItem, Incarnation, PackStatus, ScrubStatus, Status, Time, shown_path,
     shown_text,
@@ -64,6 +64,7 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
         AdminReply::Emptied { entries, bytes, .. } => {
             writeln!(out, "{entries} entries, {} removed for good", Bytes(*bytes))
         }
+        AdminReply::Nodes(all) => nodes::write(&mut out, all),
         AdminReply::Quotas(quotas) if quotas.is_empty() => writeln!(out, "no quota"),
         AdminReply::Quotas(quotas) => {
             quotas.iter().try_for_each(|status| writeln!(out, "{}", quota::line(status)))
@@ -158,6 +159,7 @@ pub fn json(reply: &AdminReply) -> Value {
         }
         AdminReply::Explained(explained) => explain::json(explained),
         AdminReply::Warmed { bytes } => json!({ "bytes": bytes }),
+        AdminReply::Nodes(all) => all.iter().map(nodes::json).collect(),
         AdminReply::Quotas(quotas) => quotas.iter().map(quota::json).collect(),
         AdminReply::Trash { entries, .. } => entries.iter().map(trash::json).collect(),
         AdminReply::Restored => json!({}),

@@ -139,6 +139,31 @@ fn config_file_supplies_required_arguments() {
 }
 
 #[test]
+fn replicated_volume_has_1_3_or_5_voters() {
+    let serve = |more: &[&str]| {
+        let args = [&["serve", "--backing", "s3://b", "--name", "v"], more].concat();
+        read(&args).map(|cli| match cli.command {
+            Command::Serve(serve) => (serve.voters, serve.join),
+            other => panic!("{other:?}"),
+        })
+    };
+    assert_eq!(serve(&[]).unwrap(), (None, None));
+    assert_eq!(serve(&["--voters", "5", "--join", "h:1"]).unwrap(), (Some(5), Some("h:1".into())));
+    for wrong in ["0", "2", "4", "6", "many"] {
+        assert!(serve(&["--voters", wrong]).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn node_ids_have_16_digits() {
+    let remove = |id: &str| read(&["node", "remove", "mnt", id]);
+    assert!(remove("00c6da2b1c89f15e").is_ok());
+    for wrong in ["c6da2b1c89f15e", "00c6da2b1c89f15g", "+0c6da2b1c89f15e", ""] {
+        assert!(remove(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn config_errors_name_the_key() {
     let wrong = |text: &str| {
         let (_dir, config) = file(text);

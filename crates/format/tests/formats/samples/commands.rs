@@ -282,6 +282,13 @@ impl Draw {
         all.push(Command::Restore { ino, to: dir, name: self.name(), stamp: self.stamp() });
         all.push(Command::Purge { ino, holders: self.sessions(), stamp: self.stamp() });
         all.push(Command::ReserveIds { upto: self.u32() });
+        let node = NodeId(self.u64());
+        let address = "node:7070".to_owned();
+        all.push(Command::Nodes(NodesCommand::Serves { node, address }));
+        all.push(Command::Nodes(NodesCommand::Removed { node }));
+        all.push(Command::Nodes(NodesCommand::Leads { node }));
+        all.push(Command::Nodes(NodesCommand::Brought { ino }));
+        all.push(Command::Nodes(NodesCommand::Forced { upto: LogIndex(self.u64()) }));
         all
     }
 

@@ -1,6 +1,7 @@
 //! Samples of messages.
 
 use super::Draw;
+use bytes::Bytes;
 use ebb_format::rpc::{Message, RequestId};
 use ebb_model::*;
 
@@ -200,6 +201,9 @@ impl Draw {
             }),
             Request::Admin(AdminRequest::Snapshot),
             Request::Admin(AdminRequest::Refresh { ino: self.ino() }),
+            Request::Admin(AdminRequest::ListNodes),
+            Request::Admin(AdminRequest::RemoveNode { node: NodeId(self.u64()) }),
+            Request::Admin(AdminRequest::PromoteNode { node: NodeId(self.u64()) }),
         ]);
         all
     }
@@ -459,6 +463,14 @@ impl Draw {
                 index: self.index(),
                 unloaded: self.u64(),
             }),
+            Reply::Admin(AdminReply::Nodes(self.list(|draw| NodeState {
+                node: NodeId(draw.u64()),
+                address: draw.text(),
+                is_leader: draw.flag(),
+                votes: draw.flag(),
+                held_files: draw.u64(),
+                behind: draw.option(Draw::u64),
+            }))),
         ]
     }
 
@@ -572,6 +584,9 @@ impl Draw {
             Notice::Relinked { dir: self.ino(), name: self.name() },
         ];
         all.extend(notices.map(Message::Notice));
+        let header = postcard::to_stdvec(&self.u64()).expect("a number has an encoding");
+        let (id, data) = (RequestId(self.u64()), Bytes::from_static(b"bytes"));
+        all.push(Message::Peer { id, header: header.into(), data });
         all
     }
 }

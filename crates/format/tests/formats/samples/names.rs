@@ -34,6 +34,11 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Local(LocalCommand::Staged { range: Some(_), .. }) => "local-staged-packed",
     Payload::Command(Command::Extent(LocalCommand::Staged { .. })) => "staged",
     Payload::Command(Command::BytesRepeated { .. }) => "bytes-repeated",
+    Payload::Command(Command::Nodes(NodesCommand::Serves { .. })) => "node-serves",
+    Payload::Command(Command::Nodes(NodesCommand::Removed { .. })) => "node-removed",
+    Payload::Command(Command::Nodes(NodesCommand::Leads { .. })) => "node-leads",
+    Payload::Command(Command::Nodes(NodesCommand::Brought { .. })) => "bytes-brought",
+    Payload::Command(Command::Nodes(NodesCommand::Forced { .. })) => "bytes-forced",
     Payload::Command(Command::SessionOpen { replaces: None, .. }) => "session-open",
     Payload::Command(Command::SessionOpen { replaces: Some(_), .. }) => "session-open-again",
     Payload::Command(Command::SessionClose { .. }) => "session-close",
@@ -175,6 +180,9 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Admin(AdminRequest::ListTrash { .. }), .. } => "list-trash",
     Message::Request { request: Request::Admin(AdminRequest::Restore { .. }), .. } => "restore",
     Message::Request { request: Request::Admin(AdminRequest::EmptyTrash { .. }), .. } => "empty-trash",
+    Message::Request { request: Request::Admin(AdminRequest::ListNodes), .. } => "list-nodes",
+    Message::Request { request: Request::Admin(AdminRequest::RemoveNode { .. }), .. } => "remove-node",
+    Message::Request { request: Request::Admin(AdminRequest::PromoteNode { .. }), .. } => "promote-node",
     Message::Reply { reply: Reply::Attached(_), .. } => "reply-attached",
     Message::Reply { reply: Reply::Done, .. } => "reply-done",
     Message::Reply { reply: Reply::Attr(_), .. } => "reply-attr",
@@ -206,6 +214,7 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Admin(AdminReply::Trash { .. }), .. } => "reply-trash",
     Message::Reply { reply: Reply::Admin(AdminReply::Restored), .. } => "reply-restored",
     Message::Reply { reply: Reply::Admin(AdminReply::Emptied { .. }), .. } => "reply-emptied",
+    Message::Reply { reply: Reply::Admin(AdminReply::Nodes(_)), .. } => "reply-nodes",
     Message::Reply { reply: Reply::Offset(_), .. } => "reply-offset",
     Message::Reply { reply: Reply::Lock(LockAnswer::Granted), .. } => "reply-lock-granted",
     Message::Reply { reply: Reply::Lock(LockAnswer::Waiting), .. } => "reply-lock-waiting",
@@ -256,6 +265,7 @@ names!(message_name, MESSAGES, Message {
     Message::Notice(Notice::Lock { .. }) => "notice-lock",
     Message::Notice(Notice::ReferenceQuery { .. }) => "notice-reference-query",
     Message::Notice(Notice::Relinked { .. }) => "notice-relinked",
+    Message::Peer { .. } => "peer",
 } Message::Request { request: Request::Mutate(mutate), .. } => mutation_name(&mutate.mutation));
 
 names!(kind_name, KINDS, FileKind {

@@ -414,6 +414,9 @@ fn is_taken_on(state: &State, ino: Ino) -> bool {
 /// How much of a file is on the node, as text.
 fn what_is_here(state: &State, ino: Ino) -> String {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
+    if state.lacks_dirty(ino) {
+        return "its newest bytes are on another node".into();
+    }
     match super::repair::missing(state, ino) {
         0 => "all of it is cached here".into(),
         missing => format!(

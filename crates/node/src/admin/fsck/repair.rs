@@ -73,6 +73,7 @@ impl Node {
 
     async fn send_again(self: &Rc<Self>, ino: Ino) -> Result<(), RpcError> {
         self.buckets.check_writes()?;
+        self.bring(ino).await?;
         let is_directory = self.replica.view().namespace().attr(ino)?.kind == FileKind::Directory;
         let is_due = match is_directory {
             true => self.page_is_due(ino).await?,
