@@ -1,6 +1,7 @@
 //! `./demo`: the main job end to end on a real mount over S3, verified against a reference copy on
 //! this machine's disk.
 
+mod cluster;
 mod objects;
 
 use clap::Parser;
@@ -18,14 +19,22 @@ use std::time::{Duration, Instant};
 #[command(name = "./demo")]
 struct Cli {
     /// Leave the mount and its S3 server running at the end.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "cluster")]
     keep: bool,
+    /// Replicate a volume on three nodes instead, and kill its leader while three mounts write.
+    #[arg(long)]
+    cluster: bool,
 }
 
 fn main() -> ExitCode {
-    let keep = Cli::parse().keep;
-    let outcome =
-        if guard::is_above() { run(keep).map(|()| ExitCode::SUCCESS) } else { guard::run() };
+    let Cli { keep, cluster } = Cli::parse();
+    let outcome = match (guard::is_above(), cluster) {
+        (false, _) => guard::run(),
+        (true, false) => run(keep).map(|()| ExitCode::SUCCESS),
+        (true, true) => {
+            binaries().and_then(|binaries| cluster::run(&binaries)).map(|()| ExitCode::SUCCESS)
+        }
+    };
     outcome.unwrap_or_else(|error| {
         eprintln!("demo: {error}");
         ExitCode::FAILURE
