@@ -451,7 +451,6 @@ impl Content {
         self.holes.next(ino, block)
     }
 
-    /// Every file with any state.
     /// Files with dirty blocks, in order.
     pub fn dirty_files(&self) -> impl Iterator<Item = Ino> {
         let mut last = None;
@@ -460,6 +459,7 @@ impl Content {
             .filter_map(move |(ino, _, _)| (last.replace(ino) != Some(ino)).then_some(ino))
     }
 
+    /// Every file with any state.
     pub fn files(&self) -> impl Iterator<Item = Ino> {
         self.files.iter().map(|(ino, _)| ino)
     }
