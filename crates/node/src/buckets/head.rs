@@ -62,7 +62,8 @@ pub enum HeadError {
     #[error(
         "{backing} was last served with the bucket {missing}, which is not among those that are \
          configured now: \
-         configure it as it was, or set `rearrange = true` in the table [advanced] to serve the volume without it"
+         configure it as it was, or set `rearrange = true` in the table [advanced] to serve the \
+         volume without it"
     )]
     Rearranged { backing: String, missing: String },
     #[error(

@@ -242,7 +242,7 @@ impl Quorum {
         Ticks((passed.as_nanos() / self.options.tick.as_nanos()) as u64)
     }
 
-    /// Whether a majority has promised to support this leader for now.
+    /// Whether a majority has promised to support this leader, and the promise has not ended.
     fn is_supported(&self) -> bool {
         let support = self.groups.borrow().support(GROUP);
         support.is_some_and(|until| until > self.ticks() + SUPPORT_MARGIN)

@@ -186,8 +186,8 @@ impl Host {
         Ok((Answer::Held { sums }, bytes.freeze()))
     }
 
-    /// Expects that this node knows its bytes up to a command: it has followed it, and has found the
-    /// remains and the losses of a crash.
+    /// An error unless this node has applied the commands up to `at`, and knows which of its bytes
+    /// a crash has taken.
     fn expect_followed(&self, at: LogIndex) -> Result<(), RpcError> {
         let follows = matches!(self.quorum().part(), Part::Follows { .. });
         let is_there = follows && self.is_settled() && self.replica.view().applied() >= at;
